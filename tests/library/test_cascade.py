@@ -18,7 +18,7 @@ from specjax.loop import generate
 from specjax.models import cache_attention, table, variants
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.library import test_drafter_promises as promises
-from tests.support import keys, models
+from tests.support import models
 
 DRAFT = models.DRAFT
 TABLE = table.build(models.VOCAB)
@@ -143,19 +143,6 @@ def test_a_row_that_starts_late_drafts_the_same():
   np.testing.assert_array_equal(other.recent[0], memory.recent[0] + late)
   sampled = np.resize([False, True, True, True], rows)
   assert len({*map(tuple, draft.tokens[sampled].tolist())}) > rows // 3
-
-
-def test_no_turn_shares_a_key():
-  drafter = cascade.make(TABLE, CHAIN, 3)
-
-  def step(params, key):
-    start_late(drafter, params, (True, False), key)
-    return key
-
-  key = generate.row_keys(0, range(2))
-  used = keys.consumed(step, table_params(), key, steps=1)
-  assert not list(keys.repeated(used))
-  assert len({x.key for x in used if x.kind == 'bits'}) > 4
 
 
 LONG = cascade.make(TABLE, lm.make(TABLE, 4), 2)

@@ -118,10 +118,7 @@ OTHER_DRAFTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name',
-  ['tree', 'plain', 'decoder alone'],
-)
+@pytest.mark.parametrize('name', OTHER_DRAFTS)
 def test_greedy_texts_are_the_same_however_drafted(name, float64):
   expected = texts_of(CHAIN, draft_weights(), np.zeros(4))
   assert len({*expected}) == 4
