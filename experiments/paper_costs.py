@@ -106,7 +106,7 @@ class Deployment:
 
   target: str
   accelerator: str
-  devices: int = 1
+  devices: Count = 1
 
 
 @dataclasses.dataclass
@@ -177,7 +177,7 @@ class PaperCosts:
         )
       heads = self.models[one.target].num_heads
       need(
-        one.devices >= 1 and heads % one.devices == 0,
+        heads % one.devices == 0,
         f'deployments: devices is {one.devices}, which does not divide the '
         f'{heads} heads of {one.target}',
       )

@@ -61,7 +61,7 @@ class Candidate:
   """
 
   load: str
-  gamma: int
+  gamma: Count
   path: str = ''
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
   verifiers: tuple[str, ...] = ()
@@ -226,12 +226,12 @@ class Size:
     mlp_width: entries between the two products of an MLP.
   """
 
-  width: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  head_dim: int
-  mlp_width: int
+  width: Count
+  num_layers: Count
+  num_heads: Count
+  num_kv_heads: Count
+  head_dim: Count
+  mlp_width: Count
 
 
 @dataclasses.dataclass
@@ -242,7 +242,7 @@ class TargetSize(Size):
     vocab_size: entries of its logits.
   """
 
-  vocab_size: int = 32_000
+  vocab_size: Count = 32_000
 
 
 @dataclasses.dataclass

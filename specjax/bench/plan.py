@@ -490,11 +490,6 @@ def plan(x: Experiment, sweeps: bool = False) -> Plan:
   need(drafters, 'candidates is empty: name at least one drafter')
   for one in drafters.values():
     need(one.rules, 'verifiers is empty: name at least one, such as token')
-  for field, gamma in planned.draft_lengths():
-    need(
-      isinstance(gamma, int) and gamma >= 1,
-      f'{field} must be integers of at least 1, got {gamma!r}',
-    )
   target = _locate('target.path', planned.target)
   located = dataclasses.replace(
     planned,

@@ -9,7 +9,7 @@ import numpy as np
 
 from specjax import prompts, reports
 from specjax.bench import checks, measure, results
-from specjax.bench.config import Experiment
+from specjax.bench.config import Experiment, Temperatures
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.cli.fields import Count, check_fields
@@ -36,7 +36,7 @@ class Refilled(Experiment):
   shortest: Count = 16
   group: Count = 4
   repeats: Count = 2
-  temperatures: tuple[float, ...] = (1.0,)
+  temperatures: Temperatures = (1.0,)
 
   def check_lengths(self) -> None:
     """Raises a UserError unless there are lengths to draw."""

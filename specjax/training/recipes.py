@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from specjax import checkpoints
 from specjax.bench.checks import need_temperatures
-from specjax.bench.config import Dtype, Size
+from specjax.bench.config import Dtype, Size, Temperatures
 from specjax.cli import fields
 from specjax.cli.fields import Between, Count, Seed
 from specjax.cli.names import Names, resolve_function
@@ -235,7 +235,7 @@ class HeldOut:
   prompts: Count = 4
   prompt_length: Count = 96
   new_tokens: Count = 48
-  temperatures: tuple[float, ...] = (0.0, 1.0)
+  temperatures: Temperatures = (0.0, 1.0)
   depth: Count = 4
   seed: Seed = 17
 
@@ -261,8 +261,6 @@ def need_whole_steps(x: 'HeldOut | Online', where: str = '') -> None:
 
 def check_size(field: str, x: Size) -> None:
   """Raises where no model has these sizes."""
-  for name, value in vars(x).items():
-    need(value >= 1, f'{field}.{name} must be at least 1, got {value}')
   need(
     x.num_heads % x.num_kv_heads == 0,
     f'{field}.num_kv_heads is {x.num_kv_heads}, which does not divide the '

@@ -117,7 +117,7 @@ def outline(params):
       'draft',
       'nothing',
       {'gamma': 0},
-      r'gamma of the drafter staged\.inner\.inner must be .* at least 1, got 0',
+      r'candidates\.staged\..*\.inner\.gamma must be .* at least 1, got 0',
     ),
   ],
 )

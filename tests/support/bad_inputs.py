@@ -68,7 +68,7 @@ _FIELDS = r"""run tiny.py:
   name= results= => name is
   target.path= => target.path is empty
   candidates 3
-  candidates.draft.gamma=0 drafters=draft => gamma of the drafter
+  candidates.draft.gamma=0 drafters=draft => candidates.draft.gamma
   candidates.draft.load=nope => candidates
   candidates.draft.load=specjax.verify.token => candidates
   candidates.draft.load=builtins.int => candidates
