@@ -101,7 +101,7 @@ def check_place(path: pathlib.Path, settings: Mapping) -> None:
     try:
       tempfile.TemporaryFile(dir=nearest).close()
     except OSError as error:
-      error.filename = str(nearest)
+      error.filename = str(path)
       raise
 
 
