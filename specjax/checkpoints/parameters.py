@@ -233,15 +233,23 @@ def _times(x: np.ndarray, unit: np.ndarray | None) -> np.ndarray:
 
 
 def _few_bits(
-  source: Tensors, tensors: Mapping[str, Any], key: str, form: WeightForm
+  source: Tensors,
+  tensors: Mapping[str, Any],
+  key: str,
+  form: WeightForm,
+  tied: bool = False,
 ) -> _FewBits | None:
-  """Returns the form of a parameter; None where it is floats.
+  """Returns the form in which a file has a parameter; None: floats are read.
 
-  Tensors side by side in a parameter are given the bits that hold all of them,
-  and, where their scales differ in type, scales in float32.
+  A table that is no output layer stays as the file has it, whatever matrices
+  are rounded to. Tensors side by side in a parameter are given the bits that
+  hold all of them, and, where their scales differ in type, scales in float32.
   """
-  matrix = key == 'embedding' or key.split('/')[-1] in linear.NAMES
-  if form.weights != STORED_BITS or not matrix:
+  table = key == 'embedding'
+  matrix = table or key.split('/')[-1] in linear.NAMES
+  as_stored = form.weights == STORED_BITS
+  as_stored |= form.weights in BITS_OF and table and not tied
+  if not (as_stored and matrix):
     return None
   samples: list[Blocks] = []
   for name in source.names:
@@ -360,7 +368,7 @@ def read_parameters(
   tied = 'embedding' in sources and 'unembedding' not in sources
 
   def one(key, source):
-    shape, few = shapes[key].shape, _few_bits(source, tensors, key, form)
+    shape, few = shapes[key].shape, _few_bits(source, tensors, key, form, tied)
     if few is None:
       x = Reader(source, shape, tensors, dtype).onto(places.get(key))
     else:
@@ -368,9 +376,9 @@ def read_parameters(
       x = read_low_bits(source, shape, tensors, few, form.rounds, table)
     return _hold(key, x, tied, form)
 
-  if form.weights != STORED_BITS:
+  if form.weights == FLOAT:
     return {key: one(key, source) for key, source in sources.items()}
-  # Blocks are taken apart on every core.
+  # Blocks are taken apart, and floats are rounded, on every core.
   wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
   def apart(key, source):
@@ -420,7 +428,7 @@ def shape_parameters(
   tied = 'embedding' in sources and 'unembedding' not in sources
 
   def one(key, source):
-    shape, few = shapes[key].shape, _few_bits(source, tensors, key, form)
+    shape, few = shapes[key].shape, _few_bits(source, tensors, key, form, tied)
     if few is None:
       x = jax.ShapeDtypeStruct(shape, dtype)
     else:

@@ -99,6 +99,7 @@ def read(
   kept: np.ndarray | None = None,
   window: int = 0,
   sinks: int = 0,
+  form: parameters.WeightForm | None = None,
 ) -> tuple[Model, Any]:
   """The draft model of a directory, laid out and run as the target is.
 
@@ -115,6 +116,7 @@ def read(
     kept: ids of the tokens that it may propose; None: all.
     window: see `variants.narrow`, also for `sinks`.
     sinks: see there.
+    form: of its matrices; None: that of the target's.
 
   Raises:
     ValueError: it is a trained head, or has an encoder and the target none; or
@@ -135,7 +137,7 @@ def read(
     _longest(target, path, other),
     placement,
     quantized,
-    parameters.FLOATS if quantized else target.form or parameters.FLOATS,
+    form or target.form or parameters.FLOATS,
   )
   check_encoder(host, model, path)
   if kept is not None:

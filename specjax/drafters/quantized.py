@@ -8,6 +8,7 @@ See `models.low_bits` for what it saves.
 from typing import Any
 
 from specjax import checkpoints
+from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.drafters import lm
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.shapes import shape
@@ -57,7 +58,12 @@ def load(
     )
   kept = Reduction(vocabulary, frequencies).choose(target)
   other = lm.compare(target, path)
-  model, params = lm.read(target, path, True, dtype, other, kept)
-  tied = model.config.tied_embeddings
-  params = linear.quantize(params, tied, bits, rounds)
+  # One after another, so that no second copy is in memory.
+  form = WeightForm(f'int{bits}', rounds, target.model.config.native)
+  if on_mesh := target.model.placement is not None:
+    form = FLOATS
+  model, params = lm.read(target, path, True, dtype, other, kept, form=form)
+  if on_mesh:
+    tied = model.config.tied_embeddings
+    params = linear.quantize(params, tied, bits, rounds)
   return lm.drafters(target, model, params, other, options)
