@@ -38,7 +38,6 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -468,25 +467,6 @@ _COLUMNS: Columns = (
   ('x plain of the peer', lambda r: intervals.shown(r, 'speedup')),
   ('same text', lambda r: str(r.get('greedy_identical', '-'))),
 )
-
-
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  return {
-    'method': str,
-    'draft': str | None,
-    'gamma': int | None,
-    'domain': str,
-    'temperature': float,
-    'prompts': int,
-    'tokens_per_second': float,
-    'decoding_tokens_per_second': float | None,
-    'speedup': float,
-    'speedup_ci': tuple[float, ...] | None,
-    'greedy_identical?': int | None,
-    'device?': str,
-    'peer?': dict[str, Any],
-  }
 
 
 def _by_place(rows: list[dict]) -> dict[str, list[dict]]:
