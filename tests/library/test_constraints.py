@@ -36,6 +36,8 @@ SPECS = {
   ),
 }
 
+distributions = jax.jit(sampling.distributions)
+
 
 def params_of(name):
   own = models.near(SMALL, 5)
@@ -96,7 +98,7 @@ def test_every_row_of_a_block_is_masked_by_the_state_of_its_own_path(float64):
   rows = [ROWS[i % len(ROWS)] for i in range(count)]
   states = random.integers(0, 9, count)
   logits = random.normal(size=(count, 8, VOCAB))
-  scores = jax.jit(sampling.distributions)(
+  scores = distributions(
     jnp.asarray(logits),
     values_of(rows, 0.5),
     sampling.History(state=jnp.asarray(states)),
@@ -121,9 +123,9 @@ def test_the_mask_comes_before_the_cuts(float64):
   state = sampling.History(state=jnp.zeros(1, int))
   for cut in ({'top_k': 1}, {'top_p': 0.3}, {'min_p': 0.9}):
     values = values_of([FIRST], 1.0, **cut)
-    probs = sampling.distributions(
-      logits, values, state, jnp.full((1, 1, 0), -1)
-    ).probs[0, 0]
+    probs = distributions(logits, values, state, jnp.full((1, 1, 0), -1)).probs[
+      0, 0
+    ]
     best = np.where(FIRST.allowed(0), logits[0, 0], -np.inf).argmax()
     assert probs[best] > 0
     assert not np.asarray(probs)[~FIRST.allowed(0)].any()
@@ -133,12 +135,12 @@ def test_a_draft_without_an_allowed_token_draws_any_of_them(float64):
   none = jnp.where(jnp.asarray(FIRST.allowed(0)), -jnp.inf, 1.0)
   row = jax.tree.map(lambda x: x[0], values_of([FIRST]))
   history, above = sampling.History(state=jnp.zeros((), int)), jnp.zeros(0, int)
-  q, _ = sampling.next_distribution(none, row, history, above)
+  q, _ = jax.jit(sampling.next_distribution)(none, row, history, above)
   allowed = FIRST.allowed(0)
   np.testing.assert_allclose(q, allowed / allowed.sum())
   # Of a target it is no distribution: a row that ends with an error.
   spread = jax.tree.map(lambda x: x[None], (none[None], row, history, above))
-  block = sampling.distributions(*spread[:3], spread[3][None])
+  block = distributions(*spread[:3], spread[3][None])
   assert not np.isfinite(block.logits.max())
 
 
@@ -220,7 +222,7 @@ def test_numbers_of_classes_beyond_half_of_their_type_are_no_matter():
   moves[0, 16_999], moves[:, 0] = 0, 1
   one = sampling.Automaton('many', kinds, moves, ends, '')
   values = sampling.make(1, vocab_size=vocab, eos=ends, constraint=one)
-  probs = sampling.distributions(
+  probs = distributions(
     jnp.zeros((1, 1, vocab)),
     values,
     sampling.History(state=jnp.zeros(1, jnp.int32)),

@@ -267,6 +267,7 @@ def test_counts_spread_what_the_successors_leave():
   )
 
 
+look_up = jax.jit(ngram.look_up, static_argnums=(2, 3))
 # text, longest match, continuation that is copied
 MATCHES = (
   # The example of the docstring: "a b" was at 0.
@@ -288,7 +289,7 @@ MATCHES = (
 def test_look_up(text, longest, copied):
   # What lies beyond the text is never matched.
   tokens = jnp.array(text + [text[-1]] * (12 - len(text)))
-  found = ngram.look_up(tokens, jnp.int32(len(text)), 3, longest)
+  found = look_up(tokens, jnp.int32(len(text)), 3, longest)
   (copy,), (size,), _ = found
   assert copy[:size].tolist() == copied
 

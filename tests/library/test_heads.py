@@ -87,6 +87,7 @@ def test_an_adapter_of_zeros_changes_nothing():
 # EAGLE
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def seen_by(target, tokens, taps):
   mask, at = transformer.causal(*tokens.shape)
   out = TARGET.forward(target, tokens, at, None, None, mask, taps=taps)

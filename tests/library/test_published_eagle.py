@@ -35,9 +35,8 @@ def target_weights():
 def tapped(taps):
   """Features [T, taps, E] of the text."""
   mask, at = transformer.causal(1, len(TEXT))
-  out = written.TARGET.forward(
-    target_weights(), TEXT[None], at, None, None, mask, taps=taps
-  )
+  forward = jax.jit(functools.partial(written.TARGET.forward, taps=taps))
+  out = forward(target_weights(), TEXT[None], at, None, None, mask)
   return np.asarray(out.taps[0])
 
 
