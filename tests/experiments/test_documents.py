@@ -148,4 +148,6 @@ def test_every_summary_begins_with_its_headline():
 def test_the_version_to_cite_is_that_of_the_package():
   cited = (ROOT / 'CITATION.cff').read_text()
   assert f'version: {specjax.__version__}\n' in cited
-  assert f'{{{specjax.__version__}}}' in README
+  (bibtex,) = re.findall(r'```bibtex.*?```', README, re.DOTALL)
+  assert f'{{{specjax.__version__}}}' in bibtex
+  assert bibtex in (ROOT / 'docs/index.md').read_text()
