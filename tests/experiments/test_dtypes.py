@@ -231,9 +231,8 @@ def without_kernel(monkeypatch, dtype):
     )
 
 
-@pytest.mark.parametrize(
-  'dtype', ['bfloat16', pytest.param('float32', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
 def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
   without_kernel(monkeypatch, dtype)
   x = with_draft(folder, dtype=dtype, temperatures=(1.0,))

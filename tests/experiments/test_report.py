@@ -138,7 +138,7 @@ def test_the_first_screen_has_the_answer(width, tmp_path):
 
 def figures():
   """Figures of committed rows, and of rows with long names."""
-  for folder in ('quickstart', 'drafters/timed', 'batches', 'arrivals'):
+  for folder in ('quickstart', 'batches', 'arrivals'):
     text_of = (ROOT / 'results' / folder / 'rows.jsonl').read_text()
     rows = [json.loads(line) for line in text_of.splitlines()]
     for make in reports.figures(rows):
