@@ -122,6 +122,7 @@ def programs_of(folder):
   return [path for path in folder.rglob('*') if 'loop' in path.name]
 
 
+@pytest.mark.slow
 def test_a_dispatch_without_steps_and_a_program_that_is_compiled_anew(kept):
   """The folder is not asked: it would have the program again."""
   x = quick(used=20, steps=2)
@@ -185,6 +186,7 @@ def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
     assert '2.17 (native)' in said
 
 
+@pytest.mark.slow
 def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
   """Made-up times of real steps: the pieces of a token are fed, too."""
   x = quick(vocabularies=(256,), batches=(2,), gamma=3, used=20, steps=2)

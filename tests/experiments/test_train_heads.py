@@ -386,6 +386,7 @@ def test_costs_of_runs_add_up(tmp_path):
   assert found['together'] == 5
 
 
+@pytest.mark.slow
 def test_a_target_in_16_bits_teaches_a_head_in_32(root, monkeypatch):
   """What is frozen has the type, what is learned and its losses have not."""
   seen = {}

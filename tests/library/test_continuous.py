@@ -35,7 +35,7 @@ TEXTS = (
 ALL = tuple(range(len(TEXTS)))
 
 # Few programs, of models that are small: compiling is what these tests cost.
-# Every drafter on the usual pair is slow.
+# Drafters on the usual pair are slow.
 SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
 WALKED = variants.with_cache_attention(SMALL, cache_attention.walk(32, 8))
 SPECS = {
@@ -47,7 +47,7 @@ SPECS = {
   ),
   'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
 }
-USUAL = {f'usual {name}': name for name in models.DRAFTERS}
+USUAL = {f'usual {name}': name for name in models.MEMORIES}
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ LEVEL = 1e-4 / (3 * len(DRAWING))
 # How tokens are drawn is a matter of the shape, and tested of one walker each.
 SHAPES = [
   pytest.param(name, marks=pytest.mark.slow)
-  if name.startswith(('eagle', 'early exit', 'lm, ', 'windowed'))
+  if name.startswith(('cascade', 'eagle', 'early exit', 'lm, ', 'windowed'))
   else one
   for name, one in zip(DRAWING, models.in_promises(DRAWING), strict=True)
 ]

@@ -130,6 +130,7 @@ def test_greedy_texts_are_the_same_however_drafted(name, float64):
     assert 0 < accepted < state.counts.tried.sum()
 
 
+@pytest.mark.slow
 def test_a_draft_with_an_encoder_remembers_as_it_reads_again(float64):
   params = models.double(Params(models.weights(TARGET, SEED), draft_weights()))
   values = sampling.make(4, np.asarray(TEMPERATURES))

@@ -422,6 +422,7 @@ def greedy(drafter, stages):
   return generate.generate(params, state, jnp.int32(99), spec=spec)
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_those_of_plain_decoding():
   plainly = greedy(plain.make(), GREEDY)
   state = greedy(lm.make(large()[0], models.DEPTH), GREEDY)

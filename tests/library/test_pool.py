@@ -331,7 +331,7 @@ def test_a_prompt_is_read_alike_into_few_slots_and_many():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', models.DRAFTERS)
+@pytest.mark.parametrize('name', models.MEMORIES)
 def test_drafts_are_the_same_whatever_the_prompt_is_read_into(name, float64):
   prompts = [[4, 5, 6, 4, 5, 6, 4, 5], [1] * 31 + [2], [7], [9, 8] * 15]
   values = sampling.make(4, np.array([0.0, 0.0, 1.0, 0.7]))

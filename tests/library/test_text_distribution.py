@@ -187,6 +187,7 @@ def test_a_table_as_target_is_sampled_exactly():
   assert result.p_value() > LEVEL
 
 
+@pytest.mark.slow
 def test_a_cascade_of_tables_is_sampled_exactly():
   """Drafts that were verified once are verified again, by the target."""
   weights = [models.weights(TABLE, 0), models.near(TABLE, 0)]
@@ -198,6 +199,7 @@ def test_a_cascade_of_tables_is_sampled_exactly():
   assert result.p_value() > LEVEL
 
 
+@pytest.mark.slow
 def test_trees_of_looked_up_tokens_leave_the_law_alone():
   drafter = ngram.make(2, 2, candidates=2, places=2, reference=True)
   text = models.reference_text(VOCAB)

@@ -139,7 +139,8 @@ def test_a_draft_is_of_the_tokens_that_are_seen(window, sinks, float64):
   np.testing.assert_allclose(draft.probs[:, 0], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('levels', [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('levels', [1, 2])
 def test_a_cache_is_neither_copied_nor_made_again(levels):
   """Beside what plain decoding holds, for a step and for what it remembers."""
   slots = 8192

@@ -423,6 +423,14 @@ def slow_unless(fast, names):
 
 
 IN_LOOPS = slow_unless(_IN_LOOPS, DRAFTERS)
+# Memories are moved between rows and buffers. Those of these drafters have the
+# parts that those of another one have.
+_ALIKE = (
+  'plain', 'lm with a stop', 'chains in eight bits', 'suffix, tree',
+  'recycling, tree', 'windowed, tree', 'lm, windowed', 'dflash, tree',
+  'eagle 1, published', 'eagle 3, published', 'some tokens',
+)  # fmt: skip
+MEMORIES = [name for name in DRAFTERS if name not in _ALIKE]
 
 
 def in_promises(names):
