@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -300,6 +300,17 @@ def read_prompts(
   return by_domain
 
 
+def check_batch(plan: Plan, texts: Mapping[str, Chosen]) -> None:
+  """Refuses a batch that the prompts of a domain, by its name, do not fill."""
+  for domain, chosen in texts.items():
+    field = 'batch' if len(plan.batches) == 1 else 'batches:'
+    need(
+      plan.batch <= len(chosen.texts),
+      f'{field} {plan.batch} is more than the {len(chosen.texts)} prompts of '
+      f'{domain}: raise prompts.count, or lower {field.rstrip(":")}',
+    )
+
+
 def fetch_weights(plan: Plan) -> None:
   """Fetches what is missing of models of the Hub.
 
@@ -409,13 +420,7 @@ def load_experiment(plan: Plan) -> Loaded:
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)
   vocabulary.tell(described, {n: chosen.texts for n, chosen in texts.items()})
-  for domain, chosen in texts.items():
-    field = 'batch' if len(plan.batches) == 1 else 'batches:'
-    need(
-      plan.batch <= len(chosen.texts),
-      f'{field} {plan.batch} is more than the {len(chosen.texts)} prompts of '
-      f'{domain}: raise prompts.count, or lower {field.rstrip(":")}',
-    )
+  check_batch(plan, texts)
   prompt = max(chosen.longest for chosen in texts.values())
   count = max(len(chosen.texts) for chosen in texts.values())
   longest = prompt + plan.max_new_tokens

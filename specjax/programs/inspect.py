@@ -121,6 +121,7 @@ class Report:
   def collect(self, tokenizer) -> dict[str, dict]:
     """Facts on the prompts of each domain."""
     by_domain = load.read_prompts(self.plan, tokenizer, self.described)
+    self.allow(load.check_batch, self.plan, by_domain)
     texts = {domain: chosen.texts for domain, chosen in by_domain.items()}
     self.overlaps = vocabulary.overlaps(self.described, texts)
     return {

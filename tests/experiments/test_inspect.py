@@ -114,7 +114,8 @@ def test_a_mesh_is_planned_without_its_devices(folder, capsys):
   x.mesh.data, x.mesh.model, x.batch = 64, 2, 64
   refuse(x)
   found = last_line(capsys)
-  (reason,) = found['refused']
+  batch, reason = found['refused']
+  assert batch.startswith('batch 64 is more than the 2 prompts')
   assert 'needs 128 devices, but there are 1' in reason
   one, many = whole['bytes_per_device'], found['bytes_per_device']
   # Two rows of the whole against one; one head of keys and values stays whole.

@@ -129,6 +129,7 @@ chat tiny.py:
   prompts.system x
   mesh.model=2 => mesh is 1 x 2
 inspect tiny.py:
+  batch 3
   seed -1
   prompts.path=/nowhere sampling.forbidden=9999 => sampling.forbidden
 parity parity.py:
