@@ -52,6 +52,7 @@ def prepare(x: Experiment) -> Plan:
     UserError: names the field and the remedy.
   """
   need_one_device(x.mesh, 'texts are replayed')
+  need(x.timed, 'timed is False, but costs are measured: leave it True')
   x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))
   x.results = x.results or f'{results.default_folder(x)}-predict'
   planned = whole_steps(plan(x))
