@@ -253,9 +253,11 @@ def _few_bits(
     return None
   samples: list[Blocks] = []
   for name in source.names:
-    file = tensors[name].file
-    sample = hasattr(file, 'sample') and file.sample(tensors[name].name)
-    if not sample:
+    tensor = tensors.get(name)  # None where the Hub cannot be reached.
+    if tensor is None or not hasattr(tensor.file, 'sample'):
+      return None
+    sample = tensor.file.sample(tensor.name)
+    if sample is None:
       return None
     samples.append(sample)
   zero = max(x.zero for x in samples)

@@ -105,10 +105,11 @@ def test_weights_are_fetched_after_all_checks_and_before_any_is_read(
     load_experiment(plan(experiment(folder)))
 
 
-def test_a_config_is_enough_to_inspect_a_model(folder, cache, capsys):
+@pytest.mark.parametrize('weights', ['auto', 'int8'])
+def test_a_config_is_enough_to_inspect_a_model(folder, cache, capsys, weights):
   hub.store(cache, 'owner/target', folder / 'target', DESCRIBED)
   hub.store(cache, 'owner/draft', folder / 'draft', DESCRIBED, 'v1')
-  inspect.main(experiment(folder))
+  inspect.main(experiment(folder, weights=weights))
   out = capsys.readouterr().out
   assert 'unknown: the Hub cannot be reached' in out
   found = json.loads(out.splitlines()[-1])
