@@ -2,7 +2,8 @@
 
 Beside the parameters themselves no more than one tensor is in memory at a
 time: the files are mapped, and a tensor is copied into the parameter that it
-is a part of, which the device then takes over where it can.
+is a part of, which the device then takes over where it can. Of weights in few
+bits, `_AT_ONCE` parameters are made at a time at most.
 """
 
 import math
@@ -29,6 +30,7 @@ BITS_OF = {'int8': 8, 'int4': 4}
 FLOAT, STORED_BITS = 'floats', 'stored'
 FORMS = ('auto', FLOAT, STORED_BITS, *BITS_OF)
 _VALUES = 1 << 24  # of few bits that are taken apart at once
+_AT_ONCE = 4  # parameters of few bits, each in floats at first
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 
 
@@ -380,14 +382,14 @@ def read_parameters(
 
   if form.weights == FLOAT:
     return {key: one(key, source) for key, source in sources.items()}
-  # Blocks are taken apart, and floats are rounded, on every core.
+  # Blocks are taken apart, and floats are rounded, on several cores.
   wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
   def apart(key, source):
     with jax.enable_x64(wide):  # Which is of a thread alone.
       return one(key, source)
 
-  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+  with futures.ThreadPoolExecutor(min(_AT_ONCE, os.cpu_count() or 1)) as pool:
     read = pool.map(apart, sources, sources.values())
     return dict(zip(sources, read, strict=True))
 
