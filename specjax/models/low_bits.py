@@ -181,7 +181,8 @@ def round_activations(x: jax.Array, groups: int) -> jax.Array:
   """Rounds x [..., in] to eight bits in each group, as the kernel does."""
   parts = x.astype(jnp.float32).reshape(*x.shape[:-1], groups, -1)
   most = jnp.abs(parts).max(-1, keepdims=True)
-  inverse = jnp.where(most > 0, LARGEST / most, 0)
+  # The inverse of a smaller one would be infinite.
+  inverse = jnp.where(most > 1e-36, LARGEST / most, 0)
   rounded = jnp.round(parts * inverse) * (most / LARGEST)
   return rounded.reshape(x.shape).astype(x.dtype)
 

@@ -355,6 +355,8 @@ typedef struct {
   int8_t *shorts;
 } Prepared;
 
+static const float LEAST = 1e-36f;  // whose inverse is a float, as in JAX
+
 // A group of one row in eight bits; its largest input.
 static inline float round_group(const float *x, int64_t size, int8_t *rounded,
                                 int32_t *total) {
@@ -367,7 +369,7 @@ static inline float round_group(const float *x, int64_t size, int8_t *rounded,
   }
   float largest;
   memcpy(&largest, &most, sizeof most);
-  float inverse = largest > 0 ? LARGEST / largest : 0;
+  float inverse = largest > LEAST ? LARGEST / largest : 0;
   for (int64_t i = 0; i < size; i++) {
     int32_t one = (int32_t)nearbyintf(x[i] * inverse);
     rounded[i] = (int8_t)one;

@@ -166,13 +166,14 @@ def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
   draw = np.random.default_rng(1)
   x = draw.standard_normal((13, 96)).astype(np.float32)
   x[3, :group] = 0  # A group without a largest activation.
+  x[4, :group] = [1e-37] + [0] * (group - 1)  # Its inverse would be infinite.
   size = np.abs(x).sum(1, keepdims=True, dtype=np.float64) * np.abs(w).max()
   found = np.asarray(linear.multiply(jnp.array(x), blocked))
   assert (np.abs(found - x @ w) <= 1e-6 * size).all()
   # In eight bits, by hand.
   parts = x.reshape(13, -1, group)
   most = np.abs(parts).max(-1, keepdims=True)
-  inverse = np.float32(127) / np.where(most > 0, most, 1)
+  inverse = np.float32(127) / np.where(most > 1e-36, most, np.inf)
   rounded = np.rint(parts * inverse) * np.float64(most / np.float32(127))
   assert np.abs(rounded - parts).max() > 1e-3
   expected = rounded.reshape(13, -1) @ w
