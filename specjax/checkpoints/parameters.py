@@ -212,11 +212,10 @@ class _FewBits(NamedTuple):
   def arrays(self, blocks: Blocks) -> dict[str, np.ndarray]:
     """Returns the words and factors [out, ...] of a part of a tensor."""
     values, inputs = blocks.values, blocks.values.shape[1]
-    if self.bits == 8 and blocks.bits < 8:
-      values = values.view(np.int8) - np.int8(blocks.zero)
-    elif self.bits < 8 and self.zero != blocks.zero:
-      values = values + np.uint8(self.zero - blocks.zero)
-    made = {'words': low_bits.pack_rows(values.view(np.uint8), self.bits)}
+    values = values.view(np.uint8)
+    if self.zero != blocks.zero:  # Modulo 256, where values get signs.
+      values = values + np.uint8((self.zero - blocks.zero) % 256)
+    made = {'words': low_bits.pack_rows(values, self.bits)}
     for name, (each, dtype) in self.factors.items():
       x = getattr(blocks, name)
       if x is None:  # No offsets, beside tensors that have some.
@@ -328,19 +327,16 @@ def read_low_bits(
     The weight, in arrays of numpy.
   """
   parts = {name: _packed(tensors[name], few) for name in source.names}
-  axis = 1 if table else 0
+  outputs = shape[:1] if table else shape[1:]
 
   def join(which: str) -> np.ndarray:
     arrays = {name: _Array(part[which]) for name, part in parts.items()}
     inner = next(iter(arrays.values())).array
-    size = tuple(
-      inner.shape[1] if i == axis else n for i, n in enumerate(shape)
-    )
     # In the order of the file: inputs of an output side by side.
-    last = np.moveaxis(np.empty(size, np.uint8), axis, -1).shape
-    x = np.moveaxis(np.empty(last, inner.dtype), -1, axis)
-    whole = (slice(None),) * len(size)
-    Reader(source, size, arrays, inner.dtype).fill(x, whole)
+    made = np.empty((*outputs, inner.shape[1]), inner.dtype)
+    x = made if table else np.moveaxis(made, -1, 0)
+    whole = (slice(None),) * x.ndim
+    Reader(source, x.shape, arrays, inner.dtype).fill(x, whole)
     return x.T if table else x
 
   factors = {name: join(name) for name in few.factors}

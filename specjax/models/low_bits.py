@@ -215,16 +215,16 @@ def quantize_matrix(
   """
   wide = w.astype(jnp.float32)
   parts = wide.reshape(-1, group, *w.shape[1:])
-  low, high = parts.min(1, keepdims=True), parts.max(1, keepdims=True)
+  low, high = parts.min(1), parts.max(1)
   offset = offset_unit = scale_unit = None
   if bits == 8:
-    scale, least = jnp.maximum(-low, high)[:, 0] / LARGEST, -LARGEST
+    scale, least = jnp.maximum(-low, high) / LARGEST, -LARGEST
     wide_scale = scale
   else:
-    offset, offset_unit = _halve(low[:, 0], -jnp.inf)
+    offset, offset_unit = _halve(low, -jnp.inf)
     wide_offset = offset.astype(jnp.float32) * offset_unit
     parts = parts - wide_offset[:, None]
-    scale, scale_unit = _halve((high[:, 0] - wide_offset) / 15, jnp.inf)
+    scale, scale_unit = _halve((high - wide_offset) / 15, jnp.inf)
     wide_scale, least = scale.astype(jnp.float32) * scale_unit, 0
   # A group without weights has a scale of 0, and values of 0.
   values = jnp.round(parts / jnp.where(wide_scale > 0, wide_scale, 1)[:, None])

@@ -96,11 +96,11 @@ typedef struct {
 // What is known of the inputs before any column is read. Rows that columns in
 // registers serve together are a turn, and lie side by side.
 typedef struct {
-  const float *x;          // [in, count] of each turn, where not `round`
-  const int32_t *short_x;  // [in / 4, count], four rounded inputs each
-  const float *sums;       // [in / G, count], of inputs, rounded where `round`
-  const float *scales;     // [in / G, count], of rounded inputs
-  const int32_t *starts;   // [in / G, count], -zero times the rounded inputs
+  float *x;          // [in, count] of each turn, where not `round`
+  int32_t *short_x;  // [in / 4, count], four rounded inputs each
+  float *sums;       // [in / G, count], of inputs, rounded where `round`
+  float *scales;     // [in / G, count], of rounded inputs
+  int32_t *starts;   // [in / G, count], -zero times the rounded inputs
   const uint32_t *words;
   Factors scale, scale_unit, offset, offset_unit;
   float *y;
@@ -348,13 +348,6 @@ static void multiply_blocks(const void *job, int64_t from, int64_t to) {
     }
 }
 
-// What is known of the rows of a turn.
-typedef struct {
-  float *x, *sums, *scales;
-  int32_t *starts;
-  int8_t *shorts;
-} Prepared;
-
 static const float LEAST = 1e-36f;  // whose inverse is a float, as in JAX
 
 // A group of one row in eight bits; its largest input.
@@ -379,29 +372,30 @@ static inline float round_group(const float *x, int64_t size, int8_t *rounded,
   return largest;
 }
 
+// Takes rows of a turn, and what is known of them.
 static void prepare(const Grouped *p, const float *x, int64_t row,
-                    int64_t count, Prepared to) {
+                    int64_t count) {
   int64_t size = p->inputs / p->groups;
   int64_t first = row * p->groups, start = row * p->inputs;
   for (int64_t r = 0; r < count; r++)
     for (int64_t group = 0; group < p->groups; group++, x += size) {
       int64_t place = first + group * count + r;
       if (p->round) {
-        int32_t *kept = (int32_t *)(to.shorts + start) + group * size / 4 * count;
+        int32_t *kept = p->short_x + (start + group * size * count) / 4;
         int32_t total, fours[size / 4];
         float most = round_group(x, size, (int8_t *)fours, &total);
         for (int64_t i = 0; i < size / 4; i++) kept[i * count + r] = fours[i];
-        to.scales[place] = most / LARGEST;
-        to.starts[place] = -p->zero * total;
-        to.sums[place] = to.scales[place] * total;
+        p->scales[place] = most / LARGEST;
+        p->starts[place] = -p->zero * total;
+        p->sums[place] = p->scales[place] * total;
         continue;
       }
-      float sum = 0, *kept = to.x + start + group * size * count;
+      float sum = 0, *kept = p->x + start + group * size * count;
       for (int64_t i = 0; i < size; i++) {
         kept[i * count + r] = x[i];
         sum += x[i];
       }
-      to.sums[place] = sum;
+      p->sums[place] = sum;
     }
 }
 
@@ -456,13 +450,8 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
   float *memory = malloc(most * each + 1);
   if (!memory) return refuse(frame, "no memory for the rows");
   int64_t all = most * p.groups;
-  Prepared made = {.sums = memory,
-                   .scales = memory + all,
-                   .starts = (int32_t *)(memory + 2 * all),
-                   .x = memory + 3 * all,
-                   .shorts = (int8_t *)(memory + 3 * all)};
-  p.sums = made.sums, p.scales = made.scales, p.starts = made.starts;
-  p.x = made.x, p.short_x = (const int32_t *)made.shorts;
+  p.sums = memory, p.scales = memory + all, p.x = memory + 3 * all;
+  p.starts = (int32_t *)(p.scales + all), p.short_x = (int32_t *)p.x;
   int64_t bytes = p.groups * COLUMNS * (4 * p.words_of_group + 4);
   for (int64_t first = 0; first < rows; first += p.count) {
     int64_t left = rows - first, chunks = (left + CHUNK - 1) / CHUNK;
@@ -471,7 +460,7 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
     for (int64_t row = 0, count; row < p.count; row += count) {
       count = rows_of_turn(&p, row);
       const float *some = (const float *)x->data + (first + row) * inputs;
-      prepare(&p, some, row, count, made);
+      prepare(&p, some, row, count);
     }
     share(multiply_blocks, &p, blocks, 1 + GRAB / (bytes + 1));
   }
