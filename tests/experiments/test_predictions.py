@@ -44,7 +44,8 @@ def compared():
     'unit_target_calls': [[8, 6, 7], [5, 4, 4]],
     'digests': [prompts.digest([text]) for text in (*TEXTS[:2], [0])],
   }
-  cost = {'gamma': 4, 'c': 0.1, 'v': 1.1}
+  steps = {'plain': [1.0], 'scored': [1.1], 'whole': [1.5]}
+  cost = {'gamma': 4, 'c': 0.1, 'v': 1.1, 'seconds_per_step': steps}
   base = [run(t, len(t), float(len(t))) for t in TEXTS]
   calls, seconds = (5, 3, 4), (6.0, 4.0, 5.0)
   runs = [run(*x) for x in zip(TEXTS, calls, seconds, strict=True)]

@@ -125,7 +125,7 @@ predict tiny.py:
 generate tiny.py:
   mesh.data 2
 answers tiny.py:
-  prompts.path={}/short.txt results=/proc/no => results: /proc cannot
+  prompts.path={}/short.txt results=/proc/no => results: /proc/no cannot
 chat tiny.py:
   prompts.system x
   mesh.model=2 => mesh is 1 x 2
