@@ -123,7 +123,8 @@ def phase(
   """
   one = Phase(name, total, done, alike)
   jax = sys.modules.get('jax')
-  if jax is not None and jax.process_index():
+  # To ask for the number of a process alone would start a backend.
+  if jax and jax.distributed.is_initialized() and jax.process_index():
     yield one
     return
   terminal, ended = sys.stderr.isatty(), threading.Event()
