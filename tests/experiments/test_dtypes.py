@@ -1,6 +1,7 @@
 """The type that models are read and computed in, and what is said of it."""
 
 import functools
+import gc
 import json
 import pathlib
 import re
@@ -208,6 +209,7 @@ def peak(x, monkeypatch):
   """What an untimed run is predicted to hold, and what it held; bytes."""
   with monkeypatch.context() as patch:
     peaks = device_memory.watch(patch)
+    gc.collect()  # Arrays of earlier tests would be freed in the run.
     before = device_memory.living()
     runner = Runner(plan(x))
     planned, texts = runner.plan, runner.built.prompts.values()
