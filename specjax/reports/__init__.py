@@ -8,7 +8,7 @@ A row names the program that made it. The module of that name has
                            a module without figures does not have it
 
 and all of it is true for any rows of the program: few, lost or undecided. The
-fields of a row of `specjax run` are declared in `specjax.stats.row`.
+fields of rows of installed programs are declared in `specjax.stats.row`.
 """
 
 import importlib
@@ -77,9 +77,8 @@ def save(draw: Draw, rows: list[dict], folder: pathlib.Path) -> None:
 def fault(row: dict) -> str:
   """Says which field of a row is wrong, and the remedy; '' if none.
 
-  Rows of other programs than `specjax run` are not looked at.
+  Rows of studies, which are not installed, are not looked at.
   """
-  fields = declared.RUN if row.get('program') == 'run' else {}
-  problem = declared.fault(row, fields)
+  problem = declared.fault(row, declared.of(row) or {})
   again = 'remove it, and the command that made it measures it again'
   return problem and f'{problem}: {again}'

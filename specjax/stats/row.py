@@ -1,9 +1,9 @@
 """The fields of a row of results, each declared once.
 
 A row is one JSON object of a file rows.jsonl: one cell of a run, or one part
-of another program. What is checked when rows of a run are read, what is shown,
-and the table of fields in docs/measuring.md come from the declarations below. A
-new field of a row is one line here, and the line that computes it.
+of another program. What is checked when rows are read, what is shown, and the
+table of fields in docs/measuring.md come from the declarations below. A new
+field of a row is one line here, and the line that computes it.
 """
 
 import dataclasses
@@ -254,7 +254,7 @@ RUN: Fields = {
   'paper': Field(Any, 'a published number of the cell'),
 }  # fmt: skip
 
-# What tables of `specjax predict` show of a row besides.
+# The fields that `specjax predict` adds to those of a run.
 PREDICTED: Fields = {
   'predicted_tau': Field(float, 'tau of the replay', title='tau, replayed'),
   'tau_by_beta': Field(float, 'tau expected from beta', title='with beta'),
@@ -269,6 +269,175 @@ PREDICTED: Fields = {
     BATCHES, title='speed-up at work',
   ),
 }  # fmt: skip
+_ASKED = {'asked_gamma': Field(int, 'the draft length of the config')}
+EXPLAIN: Fields = {
+  **RUN,
+  **_with(
+    RUN, 'c', 'v', 'predicted_speedup', 'speedup', 'seconds',
+    'measured_over_predicted', 'baseline_tokens_per_second', kind=float,
+  ),
+  **_with(RUN, 'steps', kind=int),
+  **_ASKED,
+}  # fmt: skip
+PHASES: Fields = {
+  **ORIGIN,
+  **{name: CELL[name] for name in KEY if name != 'batch'},
+  **_ASKED,
+  'temperature': Field(_NUMBER, 'null: the phases are of greedy text'),
+  'loops': Field(dict, 'time of loops without their parts', 's'),
+  'reads': Field(_OBJECT, 'bytes that a plain step and a drafted token read'),
+}  # fmt: skip
+
+# The three parts of a prediction.
+_SEEN = {'part': Field(str, 'replay, cost or check'), **ORIGIN, **CELL}
+REPLAY: Fields = {
+  **_SEEN,
+  'gamma': Field(_COUNT, 'null'),
+  'prompts': COUNTED['prompts'],
+  'tokens': Field(int, 'tokens of the target', 'tokens'),
+  'unit_tokens': COUNTED['unit_tokens'],
+  'digests': Field(list[str] | None, 'a hash of each text'),
+  'coverage': COUNTED['coverage'],
+  'alpha': COUNTED['alpha'],
+  'gammas': Field(list[int], 'draft lengths'),
+  'unit_target_calls': Field(list[list[float]], 'target calls, by length'),
+  'tau': Field(list[float], 'tau of the replay, by draft length', 'tokens'),
+  'tau_ci': Field(list[_NUMBERS] | None, 'their intervals'),
+  'tau_by_beta': Field(_NUMBERS, 'tau expected from beta along the text'),
+  'tau_iid': Field(_NUMBERS, 'tau of Equation 1 for alpha'),
+}  # fmt: skip
+_COST = ('seconds_per_step', 'baseline', 'verification', 'drafting')
+COST: Fields = {
+  **_SEEN,
+  'domain': Field(_TEXT, 'null: costs are of all prompts'),
+  'temperature': Field(_NUMBER, 'null'),
+  **_with(TIMES, 'c', 'v', kind=float),
+  **{name: TIMES[name] for name in _COST},
+  'plain_seconds': Field(float, 'time of a plain step', 's'),
+}  # fmt: skip
+CHECK: Fields = {
+  **_SEEN,
+  'prompts': COUNTED['prompts'],
+  'same_text': Field(int, 'texts that the loop wrote as the replay'),
+  'equal_calls': Field(int, 'texts of these with as many target calls'),
+  **_with(COUNTED, 'alpha', 'tau', kind=float),
+  **_with(TIMES, 'c', 'v', 'predicted_speedup', 'speedup', kind=float),
+  **{name: TIMES[name] for name in _COST[1:]},
+  **_with(COUNTED, 'unit_tokens', 'unit_target_calls', kind=list[float]),
+  **_with(
+    TIMES, 'unit_seconds', 'unit_baseline_seconds', 'unit_baseline_tokens',
+    kind=list[float],
+  ),
+  **PREDICTED,
+}  # fmt: skip
+
+PARITY: Fields = {
+  **ORIGIN,
+  **CELL,
+  'temperature': Field(_NUMBER, 'the temperature of sampling'),
+  'against': Field(str, 'what the texts are compared with'),
+  'dtype': Field(str, 'the precision'),
+  'compared': Field(int, 'texts', 'texts'),
+  'ties': Field(int, 'texts that part at a tie', 'texts'),
+  'bugs': Field(int, 'texts that part by more than a tie', 'texts'),
+  'differences': Field(list[dict[str, Any]], 'where texts part'),
+}  # fmt: skip
+PROBE: Fields = {
+  **ORIGIN,
+  'drafter': CELL['drafter'],
+  'alternative': Field(str, 'the name of a reading of the head'),
+  'changes': Field(dict, 'options of the reading'),
+  'gamma': CELL['gamma'],
+  'prompts': COUNTED['prompts'],
+  'new_tokens': Field(int, 'tokens of each prompt', 'tokens'),
+  'unit_places': Field(list[int], 'drafts of each prompt'),
+  'unit_accepted': Field(list[list[float]], 'drafts that agree, by length'),
+  'alphas': Field(_NUMBERS, 'chance that each token agrees'),
+}  # fmt: skip
+
+# The parts of a certificate.
+_CASE = {
+  'rule': Field(str, 'the rule'),
+  'drafter': Field(str, 'the kind of draft'),
+  'model': Field(str, 'the kind of target'),
+  'setting': Field(str, 'temperature, length and stages'),
+}
+_CERTIFICATE: Mapping[str, Fields] = {
+  'distribution': {
+    **_CASE,
+    'lossless': DRAFTER['lossless'],
+    'max_error': Field(float, 'largest error of the probability of a text'),
+    'total_variation': Field(float, 'distance of all texts together'),
+    'calls': Field(float, 'expected calls of the target', 'calls'),
+  },
+  'loop': {
+    **_CASE,
+    'samples': Field(int, 'texts of the compiled loop', 'texts'),
+    'p_value': Field(float, 'of the test'),
+    'level': Field(float, 'the p-value below which the test gives an alarm'),
+    'freedom': Field(_COUNT, 'degrees of freedom of the test'),
+    'power': Field(_NUMBER, 'chance of an alarm if acceptance were wrong'),
+  },
+  'published': {
+    'rule': _CASE['rule'],
+    'source': Field(str, 'the published example'),
+    'published': Field(float, 'accepted tokens of the paper', 'tokens'),
+    'accepted': Field(float, 'accepted tokens here', 'tokens'),
+  },
+  'block': {
+    'gamma': CELL['gamma'],
+    'temperature': CELL['temperature'],
+    'pairs': Field(int, 'random pairs of models'),
+    'least': Field(float, 'least gain of block verification', 'tokens'),
+    'mean': Field(float, 'mean gain of block verification', 'tokens'),
+  },
+  'numbers': {
+    'check': Field(str, 'a number of the measuring code'),
+    'deviation': Field(_NUMBER, 'how far it is off'),
+    'bound': Field(float, 'how far it may be off'),
+  },
+  'mutant': {
+    'mutant': Field(str, 'a planted bug'),
+    'test': Field(str, 'the part that sees it'),
+    'setting': Field(str, 'where it is seen'),
+    'evidence': Field(float, 'how clearly'),
+    'bound': Field(_NUMBER, 'what the evidence has to pass'),
+    'caught': Field(bool, 'it is found'),
+  },
+  'arithmetic': {
+    **{name: _CASE[name] for name in ('rule', 'drafter')},
+    'dtype': Field(str, 'the precision'),
+    'total_variation': Field(float, 'distance from plain decoding in it'),
+    'of_plain': Field(float, 'its distance from float64'),
+  },
+  'end': {
+    'seconds': Field(float, 'time of the certificate', 's'),
+    'boost': Field(float, 'the factor of acceptance of which power is'),
+  },
+}
+
+
+def of(row: Mapping[str, Any]) -> Fields | None:
+  """Returns the fields of a row by its program and part.
+
+  None of a program that declares its fields elsewhere, or of none at all.
+  """
+  match row.get('program'):
+    case 'run':
+      return RUN
+    case 'explain':
+      return PHASES if 'loops' in row else EXPLAIN
+    case 'predict':
+      parts = {'replay': REPLAY, 'cost': COST, 'check': CHECK}
+      return parts.get(str(row.get('part')), {'part': _SEEN['part']})
+    case 'parity':
+      return PARITY
+    case 'probe':
+      return PROBE
+    case 'certify':
+      own = _CERTIFICATE.get(str(row.get('part')), {})
+      return {**ORIGIN, 'part': Field(str, 'of the certificate'), **own}
+  return None
 
 
 def names(fields: Fields) -> list[str]:
