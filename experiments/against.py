@@ -8,7 +8,7 @@ idle cores). And
 
   python -m experiments.against --binaries=FOLDER \\
     --target.path=TARGET.gguf --draft.path=DRAFT.gguf --rounds \\
-    --drafters="('lm','lm-int4','ngram')" --gammas=4,6
+    --drafters=lm,lm-int4,ngram --gammas=4,6
 
 with llama.cpp, whose programs are in FOLDER.
 
@@ -38,6 +38,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -467,6 +468,25 @@ _COLUMNS: Columns = (
   ('x plain of the peer', lambda r: intervals.shown(r, 'speedup')),
   ('same text', lambda r: str(r.get('greedy_identical', '-'))),
 )
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  return {
+    'method': str,
+    'draft': str | None,
+    'gamma': int | None,
+    'domain': str,
+    'temperature': float,
+    'prompts': int,
+    'tokens_per_second': float,
+    'decoding_tokens_per_second': float | None,
+    'speedup': float,
+    'speedup_ci': tuple[float, ...] | None,
+    'greedy_identical?': int | None,
+    'device?': str,
+    'peer?': dict[str, Any],
+  }
 
 
 def _by_place(rows: list[dict]) -> dict[str, list[dict]]:

@@ -407,6 +407,27 @@ def run(x: Arrivals) -> None:
 # The rows as tables and a figure.
 
 
+def fields(row: dict) -> dict[str, Any]:
+  types = study.fields(
+    text='drafter verifier domain',
+    count='gamma batch chunk requests',
+    number='temperature tokens_per_second requests_per_second',
+    maybe='fraction',
+    numbers='new_tokens',
+  )
+  if row.get('fraction') is None:
+    return types | study.fields(
+      number='continuous_tokens_per_second of_continuous'
+    )
+  types |= study.fields(count='counted', ends='tokens_per_second_ci')
+  for name in _TIMES:
+    percentiles = ' '.join(f'{name}_p{p}_ms' for p in PERCENTILES)
+    types |= study.fields(
+      number=f'{name}_ms', ends=f'{name}_ms_ci', maybe=percentiles
+    )
+  return types
+
+
 def _at_rates(rows: list[dict]) -> list[dict]:
   """Rows of requests that came at a rate, the slowest first."""
   found = [r for r in rows if r['fraction'] is not None]

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -311,6 +311,20 @@ def run(x: Languages) -> None:
 
 
 # The rows as tables.
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  names = 'alpha forced tau speedup'
+  types = study.fields(
+    text='language drafter domain',
+    flag='masked',
+    count='gamma prompts new_tokens states classes',
+    number=f'temperature ended {names}',
+    maybe='free_alpha',
+  )
+  ends = study.fields(ends=f'{names} free_alpha')
+  return types | {f'{name}_ci?': kind for name, kind in ends.items()}
 
 
 def headline(rows: list[dict]) -> str:

@@ -20,7 +20,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -473,6 +473,16 @@ def simulate(root: pathlib.Path) -> None:
 
 
 # The rows as a table.
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  return study.fields(
+    text='kind',
+    count='units populations',
+    maybe='coverage coverage_error percentile_coverage '
+    'percentile_coverage_error least_coverage',
+  ) | {'least_population': str | None}
 
 
 def headline(rows: list[dict]) -> str:

@@ -20,7 +20,7 @@ and way. Rows of a context and batch are kept when they are measured.
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -209,6 +209,18 @@ def run(x: LongContexts) -> None:
 
 
 # The rows as tables.
+
+
+def fields(row: dict) -> dict[str, Any]:
+  types = study.fields(
+    text='drafter',
+    count='context batch gamma weight_bytes cache_bytes draft_bytes',
+    number='predicted_ms step_ms',
+  )
+  if row.get('drafter') != PLAIN:
+    types |= study.fields(number='plain_ms c v', maybe='break_even_alpha')
+    types['speedups'] = tuple[tuple[float, ...], ...]
+  return types
 
 
 def _drafts(rows: list[dict]) -> list[dict]:

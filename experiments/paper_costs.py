@@ -34,7 +34,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -471,6 +471,23 @@ acceptance is the batch up to which every one pays with the best draft length,
 largest batch of the table.
 """.strip()
 _SHOWN = '0.8'  # acceptance that the figure is of
+
+
+def fields(row: dict) -> dict[str, Any]:
+  del row  # Unused: all rows have the same.
+  numbers = tuple[float, ...]
+  return {
+    **dict.fromkeys(('target', 'draft', 'accelerator', 'dtype'), str),
+    **dict.fromkeys(('devices', 'context', 'fits'), int),
+    'batches': tuple[int, ...],
+    'calculated': bool,
+    'c': numbers,
+    'plain_seconds': numbers,
+    'plain_limit': tuple[str, ...],
+    **dict.fromkeys(
+      ('v', 'best_gamma', 'speedup', 'pays_up_to'), dict[str, Any]
+    ),
+  }
 
 
 def device(row: dict) -> str:

@@ -89,6 +89,12 @@ def run(x: PromptLengths) -> None:
   study.publish(runner.folder)
 
 
+def fields(row: dict) -> dict:
+  del row  # Unused: all rows have the same.
+  one = {'text': 'of drafter', 'count': 'length gamma', 'maybe': 'tau alpha'}
+  return study.fields(**one, number='temperature')
+
+
 def headline(rows: list[dict]) -> str:
   count = f'{values(rows, "prompts")} prompts of each domain'
   return study.headline('Texts behind prompts of other lengths', rows, count)

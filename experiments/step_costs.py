@@ -759,6 +759,26 @@ def _fastest(rows: list[dict], machines: dict[str, list[dict]]) -> Table:
   )
 
 
+def fields(row: dict) -> dict[str, Any]:
+  numbers = {
+    'limit': ('limit_ratio', 'bandwidth_gb_per_second', 'parameters'),
+    'layouts': ('v', 'size'),
+  }
+  read = numbers.get(str(row.get('sweep')), ())
+  types: dict[str, Any] = {
+    'sweep': str,
+    'step_ms': float,
+    **dict.fromkeys(read, float),
+    **{f'{name}?': str for name in ('model', 'way', 'stages', 'exponent_of')},
+    **{f'{name}?': float | None for name in ('size', 'gamma', 'exponent')},
+    'exponent_ci?': tuple[float, ...] | None,
+  }
+  if 'exponent' in row:
+    types |= {'exponent_of': str, 'exponent_ci': types['exponent_ci?']}
+    types |= {'size': float}
+  return types
+
+
 def _shape(rows: list[dict]) -> str:
   """Returns the size of the random model, where one is measured."""
   own = all(row['sweep'] == 'own vocabulary' for row in rows)

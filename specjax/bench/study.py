@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -140,6 +141,27 @@ def compile_refilling(
     )
     for _ in refill(x, way, first, 1, **options):
       pass
+
+
+_KINDS: dict[str, Any] = {
+  'text': str,
+  'flag': bool,
+  'count': int,
+  'number': float,
+  'maybe': float | None,
+  'ends': tuple[float | None, ...] | None,
+  'numbers': tuple[float, ...],
+}
+
+
+def fields(**names: str) -> dict[str, Any]:
+  """Returns the types of a row's fields: number='tau alpha', count='gamma'.
+
+  Args:
+    **names: fields by kind, with spaces between them. `maybe` is a number or
+      None, `ends` an interval, `numbers` a list.
+  """
+  return {n: _KINDS[kind] for kind, all in names.items() for n in all.split()}
 
 
 def shown(name: str, form: str = '.2f') -> Callable[[dict], str]:

@@ -43,7 +43,7 @@ class LowBits:
       bits of inputs 4, 8 and 12 apart. In blocks [C, in * bits / 32, c] where
       `blocked` says so.
     scale: [in / G, *outputs] float32, float16 or int8, or in such blocks.
-    offset: likewise; None: 0.
+    offset: of the shape and types of `scale`; None: no offset is added.
     bits: of a value, 8, 6 or 4.
     zero: the value that stands for 0 beside an offset; 0 for eight bits.
     rounds: whether activations are rounded to eight bits, with a scale for each
@@ -51,7 +51,7 @@ class LowBits:
     blocked: whether it lies in blocks of columns for the kernel.
     scale_unit: [in / S, *outputs] of the types of `scale`, which scales are
       multiplied by, for each S inputs; None: 1.
-    offset_unit: likewise, of offsets.
+    offset_unit: as `scale_unit`, for offsets; None: 1.
   """
 
   words: Any  # arrays of jax or numpy, or their shapes

@@ -8,7 +8,11 @@ A row names the program that made it. The module of that name has
                            a module without figures does not have it
 
 and all of it is true for any rows of the program: few, lost or undecided. The
-fields of rows of installed programs are declared in `specjax.stats.row`.
+fields of a row are declared in `specjax.stats.row`. A study of a checkout
+declares those of its own rows in its report:
+
+  fields(row) -> dict      types by name; ? behind the name of one that may be
+                           missing
 """
 
 import importlib
@@ -36,7 +40,7 @@ def _module(program: str) -> ModuleType | None:
     name = f'experiments.{program}'
     if importlib.util.find_spec(name) is not None:
       module = importlib.import_module(name)
-      if hasattr(module, 'summary'):
+      if hasattr(module, 'fields'):
         return module
   return None
 
@@ -77,8 +81,12 @@ def save(draw: Draw, rows: list[dict], folder: pathlib.Path) -> None:
 def fault(row: dict) -> str:
   """Says which field of a row is wrong, and the remedy; '' if none.
 
-  Rows of studies, which are not installed, are not looked at.
+  Rows of a program without a report are not looked at.
   """
-  problem = declared.fault(row, declared.of(row) or {})
+  fields = declared.of(row)
+  if fields is None:
+    module = _module(str(row.get('program')))
+    fields = declared.declared(module.fields(row)) if module else {}
+  problem = declared.fault(row, fields)
   again = 'remove it, and the command that made it measures it again'
   return problem and f'{problem}: {again}'

@@ -449,6 +449,16 @@ def names(fields: Fields) -> list[str]:
   ]
 
 
+def declared(kinds: Mapping[str, Any]) -> Fields:
+  """Makes fields of types by name; one that may be missing ends in ?."""
+  return {
+    name.rstrip('?'): Field(kind, '', needed=True)
+    if name[-1] != '?'
+    else Field(kind | None, '')
+    for name, kind in kinds.items()
+  }
+
+
 def fault(row: Mapping[str, Any], fields: Fields) -> str:
   """Says which field a row lacks or has of another type; '' if none."""
   missing = [n for n, one in fields.items() if one.required and n not in row]

@@ -79,8 +79,8 @@ def test_rates_and_worth_by_hand():
   np.testing.assert_allclose(policy.rates(), [first, second])
   assert policy.tau(2) == pytest.approx(1 + first + first * second)
   assert policy.worth(2, 9, 4) == pytest.approx(policy.tau(2) / (2 + 0.5 / 4))
-  # What comes next weighs more: 0.95 of what was seen, or 0.995 where the
-  # place was not tried.
+  # Older counts weigh less: 0.95 of them are kept where the place was tried,
+  # and 0.995 elsewhere.
   policy.learn([10, 0], [0, 0])
   tried, accepted = 4 + 0.95 * 6 + 10, 2.8 + 0.95 * 4
   assert policy.rates()[0] == pytest.approx(accepted / tried)
