@@ -113,6 +113,7 @@ def test_rows_have_what_bytes_and_times_say(rows):
   # tau at 0.9 is 2.71, a step costs 2.5.
   assert dict(draft['speedups'])[0.9] == pytest.approx(2.71 / 2.5)
   assert draft['break_even_alpha'] == pytest.approx((7**0.5 - 1) / 2, abs=1e-2)
+  assert {*map(reports.fault, rows)} == {''}
 
 
 def test_tables_say_where_a_draft_gains(rows):
@@ -161,7 +162,7 @@ def test_a_crossing_is_where_a_curve_stays_below(values, found):
     ({'sinks': -1}, 'sinks must be a whole number, at least 0, got -1'),
     ({'contexts': ()}, 'contexts must have different sizes'),
     ({'batches': (1, 1)}, 'batches must have different sizes'),
-    ({'rates': (1.5,)}, 'rates'),
+    ({'rates': (1.5,)}, 'rates must be .* from 0 to 0.999'),
     ({'dtype': 'int8'}, 'dtype must be'),
     ({'contexts': (1 << 40,)}, 'GB for caches alone'),
   ],

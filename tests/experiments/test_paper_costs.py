@@ -162,7 +162,7 @@ def test_the_committed_rows_are_what_is_calculated():
   ('changes', 'error'),
   [
     ({'drafts': ('2B',)}, "drafts: '2B'"),
-    ({'rates': (2.0,)}, 'rates'),
+    ({'rates': (2.0,)}, 'rates must be .* from 0 to 1'),
     ({'gammas': (0,)}, 'gammas'),
     ({'batches': ()}, 'batches is empty'),
     ({'dtype': 'auto'}, 'dtype'),

@@ -151,7 +151,9 @@ def test_a_missing_field_is_named_and_an_optional_one_is_not():
   assert reports.fault(row) == ''
   del row['tau'], row['c']
   assert reports.fault(row).startswith('has no tau, c: remove it')
-  assert reports.fault({'program': 'unknown'}) == ''
+  for name, rows in committed().items():
+    assert reports.fault({'program': rows[0]['program']}).startswith('has no ')
+    assert reports.fault(rows[0] | {'program': 'unknown'}) == '', name
 
 
 @pytest.fixture
