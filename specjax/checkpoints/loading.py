@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import math
 import os
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import parameters
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import FAMILIES, conversion, wrappers
 from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
   CONFIG,
@@ -120,15 +121,21 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
     shapes = conversion.shape_params(config)
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  sources = conversion.list_sources(family, config, shapes)
-  model = transformer.build(config)
   tensors: dict[str, Any] | None
   if lacks_weights(directory):
     tensors = headers(directory)
-    if tensors is None:  # They are checked once they are here.
-      return _Plan(family, model, shapes, sources, {})
   else:
     tensors = open_tensors(directory, stack)
+  if tensors is not None and wrappers.is_wrapper(attributes):
+    tensors = wrappers.text_tensors(tensors)
+    if wrappers.TIED not in attributes:  # Its default was another before.
+      (head,) = family.sources['unembedding'].names
+      config = dataclasses.replace(config, tied_embeddings=head not in tensors)
+      shapes = conversion.shape_params(config)
+  sources = conversion.list_sources(family, config, shapes)
+  model = transformer.build(config)
+  if tensors is None:  # They are checked once they are here.
+    return _Plan(family, model, shapes, sources, {})
   if eight:
     tensors = join_scales(tensors)
   tensors = _rename(tensors, family, config, sources)

@@ -70,7 +70,10 @@ def eos_ids(path: str | os.PathLike) -> tuple[int, ...]:
   if (directory / GENERATION).is_file():
     files.insert(0, directory / GENERATION)
   for file in files:
-    value = read_json(file).get('eos_token_id')
+    content = read_json(file)
+    value = content.get('eos_token_id')
+    if value is None:  # Where the language model is a part of a model.
+      value = (content.get('text_config') or {}).get('eos_token_id')
     if value is None:
       continue
     ids = value if isinstance(value, list) else [value]

@@ -1,6 +1,7 @@
 """Where checkpoints come from, what is wrong with them, what loading costs."""
 
 import contextlib
+import dataclasses
 import json
 import sys
 import tracemalloc
@@ -20,7 +21,7 @@ from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters import plain
 from specjax.models import rotary
 from specjax.types import Params, Spec
-from tests.support import family_outputs, models, processes
+from tests.support import family_outputs, models, processes, tiny_families
 
 INDEX = 'model.safetensors.index.json'
 
@@ -169,9 +170,11 @@ def test_pickled_heads_need_torch(tmp_path, monkeypatch):
     {'layer_types': 'sliding'},
   ],
 )
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_every_family_names_what_it_does_not_know(name, changes):
-  config = family_outputs.load(name).config | changes
+  config = tiny_families.attributes(name)
+  inner = config.get('text_config', config)
+  inner |= changes
   # The name in a message may be that of the attribute inside.
   names = '|'.join([*changes, 'rope_type'])
   with pytest.raises(ValueError, match=names) as caught:
@@ -237,6 +240,49 @@ def test_tensors_may_lack_the_prefix(tmp_path):
 
   rewrite(path, change)
   assert_same(checkpoints.load(path)[1], expected)
+
+
+@pytest.mark.parametrize('tied', [False, True])
+@pytest.mark.parametrize(
+  'prefix', ['model.language_model.', 'language_model.model.']
+)
+def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
+  """By names of either version; the head is tied where a file has none."""
+  reference = family_outputs.load('gemma3_text')
+  path = reference.write(tmp_path / 'text')
+  text, expected = checkpoints.load(path)
+  config = {
+    'model_type': 'gemma3',
+    'architectures': ['Gemma3ForConditionalGeneration'],
+    'text_config': reference.config | {'eos_token_id': [1, 2]},
+    'vision_config': {},
+    'image_token_index': 7,
+  }
+  (path / 'config.json').write_text(json.dumps(config))
+
+  def change(tensors):
+    head = tensors.pop('lm_head.weight')
+    named = {
+      name.replace('model.', prefix, 1): x for name, x in tensors.items()
+    }
+    before = 'language_model.' if prefix.startswith('language') else ''
+    # A tensor of images may have any shape.
+    named['vision_tower.embeddings.weight'] = np.ones(3, np.float32)
+    return named if tied else named | {f'{before}lm_head.weight': head}
+
+  rewrite(path, change)
+  model, params = checkpoints.load(path)
+  if tied:
+    del expected['unembedding']
+  assert model.config == dataclasses.replace(text.config, tied_embeddings=tied)
+  assert_same(params, expected)
+  assert checkpoints.eos_ids(path) == (1, 2)
+  rewrite(path, lambda x: x | {'audio_tower.weight': np.ones(3, np.float32)})
+  with pytest.raises(CheckpointError, match='audio_tower'):
+    checkpoints.load(path)
+  (path / 'config.json').write_text(json.dumps(config | {'audio_config': {}}))
+  with pytest.raises(CheckpointError, match='audio_config'):
+    checkpoints.load(path)
 
 
 def test_tied_weights_may_have_the_name_of_the_head(tmp_path):

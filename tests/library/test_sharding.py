@@ -13,14 +13,14 @@ from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
 from specjax.models import sharding, transformer
 from specjax.types import KV, SpecState
-from tests.support import family_outputs, tiny
+from tests.support import tiny, tiny_families
 
 
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
   """Every family, split in two along every axis that the table splits."""
   family, config = conversion.read_attributes(
-    FAMILIES, family_outputs.load(name).config
+    FAMILIES, tiny_families.attributes(name)
   )
   shapes = conversion.shape_params(config)
   placement = sharding.Placement(sharding.plan_mesh(1, 2))

@@ -13,6 +13,7 @@ import safetensors.numpy
 
 FOLDER = pathlib.Path(__file__).parent / 'family_outputs'
 _LOGITS, _TOKENS = 'expected.logits', 'expected.tokens'
+NAMES = tuple(sorted(file.stem for file in FOLDER.glob('*.json')))
 NEW = 20  # tokens that greedy decoding adds
 
 

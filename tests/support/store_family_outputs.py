@@ -18,184 +18,18 @@ import safetensors.numpy
 import torch
 import transformers
 
-from tests.support import family_outputs
+from tests.support import family_outputs, tiny_families
+from tests.support.tiny_families import STORED, VOCAB
 
 MARGIN = 2e-3  # between the two largest logits of a greedy step
 LENGTHS = tuple(range(1, 21))
-VOCAB = 48
-
-_LLAMA = dict(
-  vocab_size=VOCAB,
-  hidden_size=24,
-  num_hidden_layers=2,
-  num_attention_heads=4,
-  num_key_value_heads=2,
-  head_dim=10,
-  intermediate_size=20,
-  max_position_embeddings=64,
-)
-_NO_HEAD_DIM = {k: v for k, v in _LLAMA.items() if k != 'head_dim'}
-_ROPE = {'rope_theta': 500.0}
-_SMALL = dict(vocab_size=VOCAB, max_position_embeddings=64)
-
-# A text of any length has distances beyond the longest.
-_T5 = dict(
-  vocab_size=VOCAB,
-  d_model=20,
-  d_kv=6,
-  d_ff=28,
-  num_layers=2,
-  num_heads=4,
-  relative_attention_num_buckets=8,
-  relative_attention_max_distance=12,
-  decoder_start_token_id=0,
-)
-
-# Awkward options of each family: grouped queries, odd widths, windows shorter
-# than the texts, scaled positions, tied and untied heads.
-OPTIONS = {
-  'llama': dict(
-    **_LLAMA,
-    attention_bias=True,
-    mlp_bias=True,
-    rope_parameters=_ROPE
-    | dict(
-      rope_type='llama3',
-      factor=4.0,
-      low_freq_factor=1.0,
-      high_freq_factor=3.0,
-      original_max_position_embeddings=24,
-    ),
-  ),
-  'qwen2': dict(
-    **_NO_HEAD_DIM,
-    tie_word_embeddings=True,
-    use_sliding_window=True,
-    sliding_window=7,
-    max_window_layers=1,
-    rope_parameters=_ROPE
-    | dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=16),
-  ),
-  'qwen3': dict(**_LLAMA, attention_bias=True, rope_parameters=_ROPE),
-  'gpt2': dict(
-    vocab_size=VOCAB, n_embd=20, n_layer=2, n_head=4, n_positions=64, n_inner=28
-  ),
-  'gpt_neox': dict(
-    **_SMALL,
-    hidden_size=40,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=28,
-    rope_parameters=_ROPE
-    | dict(rope_type='dynamic', factor=2.0, partial_rotary_factor=0.4),
-  ),
-  'opt': dict(
-    **_SMALL,
-    hidden_size=20,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    ffn_dim=28,
-    word_embed_proj_dim=20,
-  ),
-  'mistral': dict(**_LLAMA, sliding_window=6, rope_parameters=_ROPE),
-  'phi3': dict(
-    **_NO_HEAD_DIM,
-    original_max_position_embeddings=64,
-    sliding_window=9,
-    rope_parameters=_ROPE
-    | dict(
-      rope_type='longrope',
-      partial_rotary_factor=0.7,
-      short_factor=[1.0, 1.5],
-      long_factor=[2.0, 4.0],
-    ),
-  )
-  | {'max_position_embeddings': 128},
-  'gemma': dict(**_LLAMA, rope_parameters=_ROPE) | dict(num_key_value_heads=1),
-  'gemma2': dict(
-    **_LLAMA,
-    query_pre_attn_scalar=14,
-    sliding_window=5,
-    attn_logit_softcapping=3.0,
-    final_logit_softcapping=9.0,
-    tie_word_embeddings=False,
-    rope_parameters=_ROPE,
-  ),
-  'gemma3_text': dict(
-    **_LLAMA,
-    query_pre_attn_scalar=14,
-    sliding_window=5,
-    layer_types=['sliding_attention', 'full_attention'],
-    tie_word_embeddings=False,
-    rope_parameters={
-      'full_attention': _ROPE | dict(rope_type='linear', factor=4.0),
-      'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
-    },
-  ),
-  'gpt_neo': dict(
-    **_SMALL,
-    hidden_size=20,
-    num_layers=2,
-    num_heads=4,
-    intermediate_size=28,
-    attention_types=[[['global', 'local'], 1]],
-    window_size=3,
-  ),
-  'mixtral': dict(
-    **_LLAMA,
-    num_local_experts=5,
-    num_experts_per_tok=2,
-    sliding_window=8,
-    rope_parameters=_ROPE,
-  ),
-  'qwen3_moe': dict(
-    **_LLAMA,
-    num_experts=5,
-    num_experts_per_tok=3,
-    moe_intermediate_size=12,
-    norm_topk_prob=False,
-    mlp_only_layers=[0],
-    rope_parameters=_ROPE,
-  ),
-  't5': _T5,
-  't5_v1_1': _T5
-  | dict(
-    num_layers=3,
-    num_decoder_layers=2,
-    feed_forward_proj='gated-gelu',
-    tie_word_embeddings=False,
-  ),
-}
-# Other choices for the run beside the stored ones.
-OTHERS = {
-  'llama': {'tie_word_embeddings': True, 'hidden_act': 'gelu'},
-  'qwen2': {'tie_word_embeddings': False, 'use_sliding_window': False},
-  'qwen3': {'tie_word_embeddings': True, 'num_key_value_heads': 1},
-  'gpt2': {'tie_word_embeddings': False, 'scale_attn_weights': False},
-  'gpt_neox': {'use_parallel_residual': False, 'tie_word_embeddings': True},
-  'opt': {'enable_bias': False, 'tie_word_embeddings': False},
-  'mistral': {'sliding_window': None, 'num_key_value_heads': 4},
-  'phi3': {'tie_word_embeddings': True, 'sliding_window': None},
-  'gemma': {'tie_word_embeddings': False, 'attention_bias': True},
-  'gemma2': {'tie_word_embeddings': True, 'attn_logit_softcapping': None},
-  'gemma3_text': {'final_logit_softcapping': 7.0, 'tie_word_embeddings': True},
-  'gpt_neo': {'tie_word_embeddings': False, 'window_size': 6},
-  'mixtral': {'num_local_experts': 40, 'sliding_window': None},
-  'qwen3_moe': {'norm_topk_prob': True, 'decoder_sparse_step': 2},
-  't5': {'feed_forward_proj': 'gelu', 'num_layers': 3, 'num_decoder_layers': 2},
-  't5_v1_1': {'feed_forward_proj': 'gated-silu', 'd_kv': 3},
-}
-# Entries that are not called as their `model_type`.
-_TYPES = {'t5_v1_1': 't5'}
 
 
 def build(name: str, seed: int, **options):
   """A random model of transformers, in float32."""
   # No end of text: every text is as long as it may be.
   ends = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
-  config = transformers.AutoConfig.for_model(
-    _TYPES.get(name, name), **(OPTIONS[name] | ends | options)
-  )
+  config = tiny_families.make_config(name, **ends, **options)
   tied = False
   if config.is_encoder_decoder:
     model = transformers.AutoModelForSeq2SeqLM.from_config(config)
@@ -203,6 +37,8 @@ def build(name: str, seed: int, **options):
     if not tied:  # No attribute unties it.
       head = model.lm_head.weight
       model.lm_head.weight = torch.nn.Parameter(head.detach().clone())
+  elif hasattr(config, 'text_config'):
+    model = transformers.AutoModelForImageTextToText.from_config(config)
   else:
     model = transformers.AutoModelForCausalLM.from_config(config)
   torch.manual_seed(seed)
@@ -307,5 +143,5 @@ def make(name: str, seeds=range(100), **options) -> family_outputs.Reference:
 
 
 if __name__ == '__main__':
-  for name in sys.argv[1:] or OPTIONS:
+  for name in sys.argv[1:] or STORED:
     make(name).store(name)

@@ -1,4 +1,6 @@
-"""Families against transformers itself: other options, and what we save."""
+"""Families against transformers itself: each option, and what we save."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,53 +8,78 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
-from specjax.checkpoints.families import FAMILIES
-from specjax.models import rotary, transformer
-from tests.library import test_families
+from specjax.models import prefill, rotary, transformer
+from specjax.types import Source
 
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
-from tests.support import store_family_outputs  # noqa: E402 (it needs torch)
+from tests.support import (  # noqa: E402 (they need torch)
+  store_family_outputs,
+  tiny_families,
+)
 
 pytestmark = pytest.mark.parity
+BEGIN, NEW = 12, 24  # tokens of a text that are given, and that are written
 
 
-@pytest.mark.parametrize('name', test_families.NAMES)
-def test_other_options_agree_too_and_what_we_save_is_loaded(name, tmp_path):
-  options = store_family_outputs.OTHERS[name]
-  reference = store_family_outputs.make(name, **options)
-  path = reference.write(tmp_path / 'theirs')
-  model, params = checkpoints.load(path, max_length=test_families.LONGEST)
-  test_families.assert_agrees(model, params, reference)
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params, tokens, source):
+  """Logits of texts that are written greedily from position BEGIN on."""
 
-  ours, family = tmp_path / 'ours', FAMILIES[reference.config['model_type']]
-  checkpoints.save(ours, model, params, dtype=jnp.float16, family=family)
+  def write(i, carry):
+    tokens, _ = carry
+    logits = transformer.score(model, params, tokens, source)
+    return tokens.at[:, i].set(logits[:, i - 1].argmax(-1)), logits
+
+  shape = *tokens.shape, model.config.vocab_size
+  start = tokens, jnp.zeros(shape, jnp.float32)
+  return jax.lax.fori_loop(BEGIN, tokens.shape[1], write, start)
+
+
+CASES = [
+  pytest.param(name, switch, id=f'{name} {switch}')
+  for name, switches in tiny_families.SWITCHES.items()
+  for switch in ({}, *switches)
+]
+
+
+@pytest.mark.parametrize(('name', 'switch'), CASES)
+def test_logits_and_greedy_texts_are_those_of_transformers(
+  name, switch, tmp_path
+):
+  """Of each type, each choice in turn; and what we save is loaded there."""
+  peer = store_family_outputs.build(name, 0, **switch)
+  peer.save_pretrained(tmp_path / 'theirs')
+  model, params = checkpoints.load(tmp_path / 'theirs', max_length=64)
+  random = np.random.default_rng(0)
+  tokens = random.integers(0, tiny_families.VOCAB, (2, BEGIN + NEW))
+  sources = source = None
   auto = transformers.AutoModelForCausalLM
-  if reference.sources is not None:
+  if model.encode is not None:
     auto = transformers.AutoModelForSeq2SeqLM
+    tokens[:, 0] = 0
+    sources = [[3, 1, 2], [4, 5, 6, 7, 8]]
+    source = Source(*prefill.pad(sources, 8))
+  tokens, found = run(model, params, jnp.asarray(tokens), source)
+  expected = store_family_outputs.score(peer, np.array(tokens), sources)
+  expected = expected[:, :-1].numpy()
+  # Logits that do not depend on the text would prove nothing.
+  assert expected.std((0, 1)).mean() > 0.3
+  np.testing.assert_allclose(found[:, :-1], expected, rtol=0, atol=1e-4)
+  greedy = expected.argmax(-1)[:, BEGIN - 1 :]
+  np.testing.assert_array_equal(tokens[:, BEGIN:], greedy)
+
+  checkpoints.save(tmp_path / 'ours', model, params, dtype=jnp.float32)
   peer, report = auto.from_pretrained(
-    ours, dtype=torch.float32, output_loading_info=True
+    tmp_path / 'ours', dtype=torch.float32, output_loading_info=True
   )
   assert not any(
     report[kind]
     for kind in ('missing_keys', 'unexpected_keys', 'mismatched_keys')
   )
-  found = store_family_outputs.score(
-    peer.eval(), reference.tokens, reference.sources
-  )
-  np.testing.assert_allclose(found, reference.logits, rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', test_families.NAMES)
-def test_other_options_speculate(name, tmp_path):
-  reference = store_family_outputs.make(
-    name, **store_family_outputs.OTHERS[name]
-  )
-  path = reference.write(tmp_path / 'theirs')
-  model, params = checkpoints.load(path, max_length=test_families.LONGEST)
-  test_families.assert_speculation_agrees(model, params, reference)
+  again = store_family_outputs.score(peer.eval(), np.array(tokens), sources)
+  np.testing.assert_allclose(again[:, :-1], expected, rtol=0, atol=1e-5)
 
 
 SHORT, LONG = [1.0, 1.1, 1.5, 2.0], [1.0, 2.0, 4.0, 9.0]
@@ -108,9 +135,7 @@ def test_a_longer_run_scales_dynamically(tmp_path):
   """Beyond the checkpoint's maximum, for a text as long as the run."""
   peer = store_family_outputs.build('gpt_neox', 0)
   peer.save_pretrained(tmp_path / 'a')
-  tokens = np.random.default_rng(0).integers(
-    0, store_family_outputs.VOCAB, (1, 90)
-  )
+  tokens = np.random.default_rng(0).integers(0, tiny_families.VOCAB, (1, 90))
   model, params = checkpoints.load(tmp_path / 'a', max_length=90)
   assert model.config.max_positions == 90
   found = jax.jit(transformer.score, static_argnums=0)(

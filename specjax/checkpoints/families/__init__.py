@@ -12,7 +12,14 @@ rejected: to ignore it would be to run another model under the same name.
 from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
 from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
-from specjax.checkpoints.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from specjax.checkpoints.families.qwen import (
+  QWEN2,
+  QWEN2_5_VL,
+  QWEN2_VL,
+  QWEN3,
+  QWEN3_MOE,
+  QWEN3_VL,
+)
 from specjax.checkpoints.families.t5 import T5
 
 # By model type. Saving takes the first one that covers a model.
@@ -33,6 +40,9 @@ FAMILIES = {
     GPT_NEO,
     MIXTRAL,
     QWEN3_MOE,
+    QWEN2_VL,
+    QWEN2_5_VL,
+    QWEN3_VL,
     T5,
   )
 }

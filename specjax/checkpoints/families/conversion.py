@@ -8,6 +8,7 @@ from typing import Any
 import flax.traverse_util
 import jax
 
+from specjax.checkpoints.families import wrappers
 from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
@@ -26,17 +27,20 @@ def read_attributes(
   Args:
     families: the tables, by model type.
     attributes: the file's content. What is missing takes the defaults of the
-      family, as transformers has them.
+      family, as transformers has them. Of a model that sees images the
+      language model is taken, see `wrappers`.
     max_length: longest sequence of the run, see `limit_length`.
 
   Raises:
     ValueError: an attribute is unknown, missing or has an unsupported value;
       the message names it.
   """
+  attributes = wrappers.text_attributes(attributes, HARMLESS)
   kind = attributes.get('model_type')
   if not isinstance(kind, str) or kind not in families:
     raise ValueError(
-      f'model_type {kind!r} is unknown; known are {", ".join(families)}'
+      f'model_type {kind!r} is unknown; known are '
+      f'{", ".join([*families, *wrappers.WRAPPERS])}'
     )
   family = families[kind]
   rest = dict(attributes)

@@ -172,7 +172,16 @@ GEMMA3 = dataclasses.replace(
   model_type='gemma3_text',
   architecture='Gemma3ForCausalLM',
   rows=(
-    *size_rows(131072, kv_heads=4, head_dim=256),
+    *size_rows(
+      131072,
+      kv_heads=4,
+      head_dim=256,
+      vocab_size=262208,
+      hidden_size=2304,
+      intermediate_size=9216,
+      num_hidden_layers=26,
+      num_attention_heads=8,
+    ),
     Row(_read_two_bases, _write_two_bases),
     values.window_by_layer_row(
       4096,

@@ -58,7 +58,10 @@ IGNORED = ('.rotary_emb.inv_freq',)
 
 
 def size_rows(
-  max_positions: int, kv_heads: int | None = None, head_dim: int | None = None
+  max_positions: int,
+  kv_heads: int | None = None,
+  head_dim: int | None = None,
+  **usual: int,
 ) -> tuple[Row, ...]:
   """Rows of the sizes.
 
@@ -66,12 +69,18 @@ def size_rows(
     max_positions: default of the longest sequence.
     kv_heads: default of the key-value heads; None: as many as heads.
     head_dim: default of their width; None: the model's over the heads.
+    usual: defaults of other sizes, by attribute; without one it must be given.
   """
+
+  def row(name, field):
+    default = {'default': usual[name]} if name in usual else {}
+    return attribute(name, field, values.size, **default)
+
   return (
-    attribute('vocab_size', 'vocab_size', values.size),
-    attribute('hidden_size', 'width', values.size),
-    attribute('num_hidden_layers', 'num_layers', values.size),
-    attribute('num_attention_heads', 'num_heads', values.size),
+    row('vocab_size', 'vocab_size'),
+    row('hidden_size', 'width'),
+    row('num_hidden_layers', 'num_layers'),
+    row('num_attention_heads', 'num_heads'),
     attribute(
       'num_key_value_heads',
       'num_kv_heads',
@@ -85,7 +94,7 @@ def size_rows(
       values.size,
       lambda known: head_dim or known['width'] // known['num_heads'],
     ),
-    attribute('intermediate_size', 'mlp_width', values.size),
+    row('intermediate_size', 'mlp_width'),
     rope.positions_row(max_positions),
   )
 

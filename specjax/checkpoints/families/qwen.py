@@ -1,4 +1,4 @@
-"""Qwen2 and 2.5, Qwen3, and Qwen3 with a mixture of experts."""
+"""Qwen2 and 2.5, Qwen3, with a mixture of experts, and the texts of Qwen-VL."""
 
 import dataclasses
 
@@ -56,6 +56,58 @@ QWEN3 = dataclasses.replace(
     attention_bias_row(False),
   ),
   fixed={'qk_norm': True},
+)
+
+QWEN2_VL = dataclasses.replace(
+  QWEN2,
+  model_type='qwen2_vl_text',
+  architecture='Qwen2VLForConditionalGeneration',
+  rows=(
+    *size_rows(
+      32768,
+      kv_heads=8,
+      vocab_size=152064,
+      hidden_size=8192,
+      intermediate_size=29568,
+      num_hidden_layers=80,
+      num_attention_heads=64,
+    ),
+    rope.rope_row(1e6),
+    values.window_by_layer_row(
+      4096,
+      lambda layer, sizes: layer >= sizes['max_window_layers'],
+      switch=True,
+      sizes=(('max_window_layers', 80),),
+    ),
+    values.activation_row('hidden_act', 'silu'),
+    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
+    tied_row(False),
+  ),
+)
+QWEN2_5_VL = dataclasses.replace(
+  QWEN2_VL,
+  model_type='qwen2_5_vl_text',
+  architecture='Qwen2_5_VLForConditionalGeneration',
+)
+QWEN3_VL = dataclasses.replace(
+  QWEN3,
+  model_type='qwen3_vl_text',
+  architecture='Qwen3VLForConditionalGeneration',
+  rows=(
+    *size_rows(
+      128000,
+      kv_heads=32,
+      head_dim=128,
+      vocab_size=151936,
+      hidden_size=4096,
+      intermediate_size=22016,
+      num_hidden_layers=32,
+      num_attention_heads=32,
+    ),
+    rope.rope_row(5e5),
+    *_REST,
+    attention_bias_row(False),
+  ),
 )
 
 

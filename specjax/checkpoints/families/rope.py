@@ -97,6 +97,8 @@ SCALINGS = {
   'yarn': (rotary.Yarn, _read_yarn),
   'longrope': (rotary.LongRope, _read_long),
   'su': (rotary.LongRope, _read_long),  # In the first files of Phi-3.
+  # Several axes, on which a text has the same positions.
+  'mrope': (type(None), lambda inner, longest: None),
 }
 
 
@@ -134,6 +136,10 @@ def read_scaling(
   """
   given = [inner.pop(name, None) for name in ('rope_type', 'type')]
   kinds = sorted({str(x) for x in given if x is not None}) or ['default']
+  if kinds == ['default', 'mrope']:
+    kinds = ['mrope']
+  for name in ('mrope_section', 'mrope_interleaved'):
+    inner.pop(name, None)
   if len(kinds) > 1 or kinds[0] not in allowed:
     listed = ' and '.join(map(repr, kinds))
     raise ValueError(

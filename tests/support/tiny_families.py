@@ -1,0 +1,276 @@
+"""Tiny configurations of every type that is read, and their choices."""
+
+import json
+from typing import Any
+
+import transformers
+
+VOCAB = 48
+
+_LLAMA = dict(
+  vocab_size=VOCAB,
+  hidden_size=24,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  num_key_value_heads=2,
+  head_dim=10,
+  intermediate_size=20,
+  max_position_embeddings=64,
+)
+_NO_HEAD_DIM = {k: v for k, v in _LLAMA.items() if k != 'head_dim'}
+_ROPE = {'rope_theta': 500.0}
+_SMALL = dict(vocab_size=VOCAB, max_position_embeddings=64)
+
+# A text of any length has distances beyond the longest.
+_T5 = dict(
+  vocab_size=VOCAB,
+  d_model=20,
+  d_kv=6,
+  d_ff=28,
+  num_layers=2,
+  num_heads=4,
+  relative_attention_num_buckets=8,
+  relative_attention_max_distance=12,
+  decoder_start_token_id=0,
+)
+
+# Awkward options of each family: grouped queries, odd widths, windows shorter
+# than the texts, scaled positions, tied and untied heads.
+OPTIONS = {
+  'llama': dict(
+    **_LLAMA,
+    attention_bias=True,
+    mlp_bias=True,
+    rope_parameters=_ROPE
+    | dict(
+      rope_type='llama3',
+      factor=4.0,
+      low_freq_factor=1.0,
+      high_freq_factor=3.0,
+      original_max_position_embeddings=24,
+    ),
+  ),
+  'qwen2': dict(
+    **_NO_HEAD_DIM,
+    tie_word_embeddings=True,
+    use_sliding_window=True,
+    sliding_window=7,
+    max_window_layers=1,
+    rope_parameters=_ROPE
+    | dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=16),
+  ),
+  'qwen3': dict(**_LLAMA, attention_bias=True, rope_parameters=_ROPE),
+  'gpt2': dict(
+    vocab_size=VOCAB, n_embd=20, n_layer=2, n_head=4, n_positions=64, n_inner=28
+  ),
+  'gpt_neox': dict(
+    **_SMALL,
+    hidden_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=28,
+    rope_parameters=_ROPE
+    | dict(rope_type='dynamic', factor=2.0, partial_rotary_factor=0.4),
+  ),
+  'opt': dict(
+    **_SMALL,
+    hidden_size=20,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    ffn_dim=28,
+    word_embed_proj_dim=20,
+  ),
+  'mistral': dict(**_LLAMA, sliding_window=6, rope_parameters=_ROPE),
+  'phi3': dict(
+    **_NO_HEAD_DIM,
+    original_max_position_embeddings=64,
+    sliding_window=9,
+    rope_parameters=_ROPE
+    | dict(
+      rope_type='longrope',
+      partial_rotary_factor=0.7,
+      short_factor=[1.0, 1.5],
+      long_factor=[2.0, 4.0],
+    ),
+  )
+  | {'max_position_embeddings': 128},
+  'gemma': dict(**_LLAMA, rope_parameters=_ROPE) | dict(num_key_value_heads=1),
+  'gemma2': dict(
+    **_LLAMA,
+    query_pre_attn_scalar=14,
+    sliding_window=5,
+    attn_logit_softcapping=3.0,
+    final_logit_softcapping=9.0,
+    tie_word_embeddings=False,
+    rope_parameters=_ROPE,
+  ),
+  'gemma3_text': dict(
+    **_LLAMA,
+    query_pre_attn_scalar=14,
+    sliding_window=5,
+    layer_types=['sliding_attention', 'full_attention'],
+    tie_word_embeddings=False,
+    rope_parameters={
+      'full_attention': _ROPE | dict(rope_type='linear', factor=4.0),
+      'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
+    },
+  ),
+  'gpt_neo': dict(
+    **_SMALL,
+    hidden_size=20,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=28,
+    attention_types=[[['global', 'local'], 1]],
+    window_size=3,
+  ),
+  'mixtral': dict(
+    **_LLAMA,
+    num_local_experts=5,
+    num_experts_per_tok=2,
+    sliding_window=8,
+    rope_parameters=_ROPE,
+  ),
+  'qwen3_moe': dict(
+    **_LLAMA,
+    num_experts=5,
+    num_experts_per_tok=3,
+    moe_intermediate_size=12,
+    norm_topk_prob=False,
+    mlp_only_layers=[0],
+    rope_parameters=_ROPE,
+  ),
+  't5': _T5,
+  't5_v1_1': _T5
+  | dict(
+    num_layers=3,
+    num_decoder_layers=2,
+    feed_forward_proj='gated-gelu',
+    tie_word_embeddings=False,
+  ),
+}
+# What has a stored reference, which needs no torch.
+STORED = tuple(OPTIONS)
+
+# Models that see images, of which the text is read.
+_SIGHT = dict(
+  hidden_size=16, intermediate_size=16, num_hidden_layers=1, image_size=28,
+  num_attention_heads=2, patch_size=14,
+)  # fmt: skip
+_QWEN_SIGHT = dict(depth=1, num_heads=2, hidden_size=16, intermediate_size=16)
+_MROPE = _ROPE | dict(rope_type='default', mrope_section=[1, 1, 1])
+
+
+def _sees(sight: dict, kind: str, **text):
+  return {'vision_config': sight, 'text_config': text | {'model_type': kind}}
+
+
+OPTIONS |= {
+  'gemma3': _sees(
+    dict(_SIGHT, model_type='siglip_vision_model'),
+    'gemma3_text',
+    **OPTIONS['gemma3_text'],
+  )
+  | dict(mm_tokens_per_image=4),
+  'idefics3': _sees(
+    dict(_SIGHT, model_type='idefics3_vision'),
+    'llama',
+    **_LLAMA,
+    rope_parameters=_ROPE,
+  )
+  | dict(scale_factor=2),
+  'internvl': _sees(
+    dict(_SIGHT, image_size=[28, 28], patch_size=[14, 14]),
+    'qwen2',
+    **_NO_HEAD_DIM,
+    rope_parameters=_ROPE,
+  ),
+  'llava': _sees(
+    dict(_SIGHT, model_type='clip_vision_model'),
+    'llama',
+    **_LLAMA,
+    rope_parameters=_ROPE,
+  ),
+  'smolvlm': _sees(
+    dict(_SIGHT, model_type='smolvlm_vision'),
+    'llama',
+    **_LLAMA,
+    rope_parameters=_ROPE,
+  )
+  | dict(scale_factor=2),
+  'mistral3': _sees(
+    dict(_SIGHT, model_type='pixtral', head_dim=8),
+    'mistral',
+    **_LLAMA,
+    rope_parameters=_ROPE,
+  ),
+  'qwen2_vl': _sees(
+    dict(_QWEN_SIGHT, embed_dim=16),
+    'qwen2_vl_text',
+    **_NO_HEAD_DIM,
+    rope_parameters=_MROPE,
+  ),
+  'qwen2_5_vl': _sees(
+    dict(_QWEN_SIGHT, out_hidden_size=24, fullatt_block_indexes=[0]),
+    'qwen2_5_vl_text',
+    **_NO_HEAD_DIM,
+    rope_parameters=_MROPE,
+  ),
+  'qwen3_vl': _sees(
+    dict(
+      _QWEN_SIGHT,
+      out_hidden_size=24,
+      num_position_embeddings=16,
+      deepstack_visual_indexes=[0],
+    ),
+    'qwen3_vl_text',
+    **_LLAMA,
+    rope_parameters=_MROPE
+    | dict(mrope_interleaved=True, mrope_section=[2, 2, 1]),
+  ),
+}
+_UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
+# Each changes one choice of the options above.
+SWITCHES = {
+  'llama': [_TIED, {'hidden_act': 'gelu'}],
+  'qwen2': [_UNTIED, {'use_sliding_window': False}],
+  'qwen3': [_TIED, {'num_key_value_heads': 1}],
+  'gpt2': [_UNTIED, {'scale_attn_weights': False}],
+  'gpt_neox': [{'use_parallel_residual': False}, _TIED],
+  'opt': [{'enable_bias': False}, _UNTIED],
+  'mistral': [{'sliding_window': None}, {'num_key_value_heads': 4}],
+  'phi3': [_TIED, {'sliding_window': None}],
+  'gemma': [_UNTIED, {'attention_bias': True}],
+  'gemma2': [_TIED, {'attn_logit_softcapping': None}],
+  'gemma3_text': [{'final_logit_softcapping': 7.0}, _TIED],
+  'gpt_neo': [_UNTIED, {'window_size': 6}],
+  'mixtral': [{'num_local_experts': 40}, {'sliding_window': None}],
+  'qwen3_moe': [{'norm_topk_prob': True}, {'decoder_sparse_step': 2}],
+  't5': [
+    {'feed_forward_proj': 'gelu', 'num_layers': 3, 'num_decoder_layers': 2}
+  ],
+  't5_v1_1': [{'feed_forward_proj': 'gated-silu', 'd_kv': 3}],
+  'gemma3': [_UNTIED],
+  'idefics3': [_TIED],
+  'internvl': [_UNTIED],
+  'llava': [_TIED],
+  'smolvlm': [_TIED],
+  'mistral3': [_UNTIED],
+  'qwen2_vl': [_TIED],
+  'qwen2_5_vl': [_TIED],
+  'qwen3_vl': [_TIED],
+}
+# Entries that are not called as their `model_type`.
+_TYPES = {'t5_v1_1': 't5'}
+
+
+def make_config(name: str, **options) -> transformers.PreTrainedConfig:
+  """Returns the configuration of an entry, with other choices."""
+  return transformers.AutoConfig.for_model(
+    _TYPES.get(name, name), **(OPTIONS[name] | options)
+  )
+
+
+def attributes(name: str, **options) -> dict[str, Any]:
+  """Returns what `config.json` says of an entry."""
+  return json.loads(make_config(name, **options).to_json_string(use_diff=False))
