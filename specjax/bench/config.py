@@ -280,3 +280,67 @@ class Certificate:
   rule: str = ''
   drafter: str = ''
   policy: str = ''
+
+
+@dataclasses.dataclass
+class Sizes:
+  """A model whose sizes alone count.
+
+  Attributes:
+    path: of a checkpoint, of which `config.json` is enough; or a size of
+      Llama 3: 70b, 8b, 3b, 1b.
+  """
+
+  path: str
+
+
+@dataclasses.dataclass
+class Compiled:
+  """A device that is not there, and the pair that is compiled for it.
+
+  Attributes:
+    device: h100, v5e, v5p or v6e; behind a colon the number of GPUs, as in
+      h100:4, or the topology of TPUs, as in v5e:2x2.
+    target: the target's sizes.
+    draft: the draft's sizes.
+    programs: plain, chain, tree, pool (the step of a service) or prefill.
+    dtype: of weights and caches.
+    weights: how matrices are held: floats, int8 or int4.
+    gamma: drafted tokens of a chain.
+    widths: of the tree, children of each node of depth 0, 1, ...
+    temperature: of all rows.
+    sampling: the other stages of the pipeline.
+    batch: rows.
+    slots: of a cache.
+    used: slots in use.
+    alpha: chance that a drafted token is accepted.
+    tau: tokens per target call that were measured for a chain; by default
+      those that follow from alpha.
+    mesh: chips to split over.
+    attention: blocked, padded, fused or cudnn; empty: as the library has it.
+    options: of XLA, as NAME=VALUE.
+    texts: a folder for the compiled programs.
+  """
+
+  device: str = 'h100'
+  target: Sizes = dataclasses.field(default_factory=lambda: Sizes('8b'))
+  draft: Sizes = dataclasses.field(default_factory=lambda: Sizes('1b'))
+  programs: tuple[Literal['plain', 'chain', 'tree', 'pool', 'prefill'], ...] = (
+    'plain',
+    'chain',
+  )
+  dtype: Literal['bfloat16', 'float16', 'float32'] = 'bfloat16'
+  weights: Literal['floats', 'int8', 'int4'] = 'floats'
+  gamma: Count = 4
+  widths: tuple[Count, ...] = (4, 2, 1)
+  temperature: Annotated[float, Between(0)] = 1.0
+  sampling: SamplingValues = dataclasses.field(default_factory=SamplingValues)
+  batch: Count = 1
+  slots: Count = 2048
+  used: Count = 1100
+  alpha: Annotated[float, Between(0, 1)] = 0.8
+  tau: Annotated[float, Between(1)] | None = None
+  mesh: Mesh = dataclasses.field(default_factory=Mesh)
+  attention: Literal['', 'blocked', 'padded', 'fused', 'cudnn'] = ''
+  options: tuple[str, ...] = ()
+  texts: str = ''

@@ -26,6 +26,7 @@ COMMANDS = {
   'probe': 'check that a head is read as it was trained',
   'parity': 'explain where greedy texts part',
   'inspect': 'describe a pair of models without reading weights',
+  'compiled': 'estimate the speed on a device that is not there',
   'compare': 'compare the results of two runs',
   'report': 'make the page of a run again',
   'new': 'begin a drafter, a rule or a policy of your own',

@@ -47,7 +47,8 @@ def test_help_says_what_a_program_is_for_and_takes(
   assert f'  {started}' in shown  # An example.
   assert f'usage: {started} ' in shown
   # What is calculated draws nothing.
-  draws = ' CONFIG [' in shown and program != 'experiments.paper_costs'
+  calculates = program in ('experiments.paper_costs', 'compiled')
+  draws = ' CONFIG [' in shown and not calculates
   assert ('--seed: int = 0\n' in shown) == draws
   found = run_here(monkeypatch, capsys, *words, '--version')
   assert found == (0, f'specjax {specjax.__version__}\n', '')

@@ -1,0 +1,318 @@
+"""Estimates the speed of a pair on a device from its compiled programs.
+
+Each program is compiled at two small depths of the target and of the draft.
+What it consists of grows by the same amount with each layer, which gives the
+counts of the real depths. `specjax.stats.roofline` makes times of these.
+"""
+
+import dataclasses
+import pathlib
+import tempfile
+from collections.abc import Mapping
+
+from specjax import trees
+from specjax.bench import memory, sampling_stages
+from specjax.bench.compiled import devices, hlo, programs
+from specjax.bench.compiled.hlo import Counts
+from specjax.bench.compiled.programs import Shapes
+from specjax.bench.config import Compiled
+from specjax.checkpoints import locate
+from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.files import CONFIG, read_json
+from specjax.cli import progress
+from specjax.drafters.heads import files
+from specjax.errors import UserError, blame, need, writing
+from specjax.models import cache as caches
+from specjax.models import cache_attention, sharding
+from specjax.models.config import TransformerConfig
+from specjax.models.sharding import Placement
+from specjax.stats import roofline, theory
+
+_MOST_CHIPS = 64
+# Names of the dumps of a GPU's thunks.
+_BEFORE, _AFTER = 'thunk_sequence', 'thunk_sequence_after_thunk_passes'
+_NAMES = 'thunk_metadata'
+BITS = {'floats': programs.FLOATS, 'int8': 8, 'int4': 4}
+ATTENTIONS = {
+  'blocked': cache_attention.blocked,
+  'padded': cache_attention.padded,
+  'fused': cache_attention.fused('xla'),
+  'cudnn': cache_attention.fused('cudnn'),
+}
+
+
+def _llama(width, layers, heads, head, mlp) -> TransformerConfig:
+  return TransformerConfig(
+    128256, width, layers, heads, 8, head, mlp, 131072, rope_theta=5e5
+  )
+
+
+# Sizes that need no checkpoint, those of Llama 3.
+SIZES: Mapping[str, TransformerConfig] = {
+  '70b': _llama(8192, 80, 64, 128, 28672),
+  '8b': _llama(4096, 32, 32, 128, 14336),
+  '3b': _llama(3072, 28, 24, 128, 8192),
+  '1b': _llama(2048, 16, 32, 64, 8192),
+}
+
+
+def read_sizes(field: str, path: str) -> TransformerConfig:
+  """Returns the sizes that a path names; of a directory `config.json` is read.
+
+  Raises:
+    UserError: there is no such model, or it is no decoder.
+  """
+  if path in SIZES:
+    return SIZES[path]
+  with blame(f'{field}: '):
+    place = locate(path)
+    files.refuse(place)
+    _, config = conversion.read_attributes(FAMILIES, read_json(place / CONFIG))
+  need(
+    config.encoder is None,
+    f'{field}: {path} is an encoder-decoder: give a decoder',
+  )
+  return config
+
+
+def plan(x: Compiled) -> Shapes:
+  """Checks a config, and returns its shapes on a mesh without devices.
+
+  Raises:
+    UserError: names the field and the remedy.
+  """
+  devices.check(x.device, x.mesh)
+  need(x.programs, 'programs is empty: give at least one, such as plain')
+  sampling_stages.check_stages(x.sampling)
+  need(
+    not x.sampling.constrains,
+    'sampling: a constraint belongs to a tokenizer: leave it out',
+  )
+  slots, nodes = caches.round_slots(x.slots), max(x.gamma, len(x.widths)) + 1
+  need(
+    x.used + nodes <= slots,
+    f'used is {x.used}, but {slots} slots hold that and a draft of at most '
+    f'{nodes} tokens not: choose slots={x.used + nodes}',
+  )
+  need(
+    x.batch % x.mesh.data == 0,
+    f'batch is {x.batch}, which mesh.data = {x.mesh.data} does not divide',
+  )
+  single = x.mesh.data * x.mesh.model == 1
+  need(
+    x.weights == 'floats' or single,
+    f'weights is {x.weights}, but on a mesh they are floats: leave it out',
+  )
+  configs = [
+    read_sizes(f'{name}.path', getattr(x, name).path)
+    for name in ('target', 'draft')
+  ]
+  if x.attention:
+    way = ATTENTIONS[x.attention]
+    configs = [dataclasses.replace(one, attention=way) for one in configs]
+  shapes = Shapes(
+    *configs,
+    placement=Placement(
+      sharding.plan_mesh(x.mesh.data, x.mesh.model),
+      split_draft=x.mesh.split_draft,
+    ),
+    dtype=x.dtype,
+    bits=BITS[x.weights],
+    temperature=x.temperature,
+    sampling=x.sampling,
+    gamma=x.gamma,
+    widths=x.widths,
+    batch=x.batch,
+    slots=slots,
+    used=x.used,
+  )
+  check_memory(x, shapes)
+  return shapes
+
+
+def check_memory(x: Compiled, shapes: Shapes) -> None:
+  """Refuses models that the memory of a chip does not hold.
+
+  Raises:
+    UserError: says how much is too much, and what fits.
+  """
+  limit = devices.chip_of(x.device).memory
+  if (held := sum(shapes.held())) <= limit:
+    return
+
+  def fits(**changes) -> bool:
+    return sum(dataclasses.replace(shapes, **changes).held()) <= limit
+
+  single = x.mesh.data * x.mesh.model == 1
+  found = [
+    f'weights={name}'
+    for name, bits in BITS.items()
+    if single and fits(bits=bits)
+  ][:1]
+  heads = shapes.target.num_heads
+  for ways in range(x.mesh.model + 1, _MOST_CHIPS + 1):
+    mesh = sharding.plan_mesh(x.mesh.data, ways)
+    where = Placement(mesh, split_draft=x.mesh.split_draft)
+    if heads % ways == 0 and fits(placement=where, bits=programs.FLOATS):
+      device = devices.with_chips(x.device, x.mesh.data * ways)
+      found.append(f'device={device} mesh.model={ways}')
+      break
+  raise UserError(
+    f'device: target and draft take {held / 1e9:.1f} GB of each chip, '
+    f'{(held - limit) / 1e9:.1f} GB more than the {limit / 1e9:.0f} GB of '
+    f'{x.device}: choose {" or ".join(found) or "smaller models"}'
+  )
+
+
+def spans(x: Shapes, name: str):
+  """Returns (phase, layer) -> slots that the walk over a cache covers."""
+  used = x.used
+  if name == 'prefill':  # On average over the blocks of so long a prompt.
+    used = programs.READ_AT_ONCE * ((x.used - 1) // programs.READ_AT_ONCE) // 2
+
+  def span(phase: str, layer: int) -> int:
+    config = x.draft if phase == 'propose' else x.target
+    seen = memory.slots_seen(config, layer, used)
+    return used - (used - seen) // 128 * 128
+
+  return span
+
+
+def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
+  """Compiles a program, and counts what it consists of.
+
+  Beside the counts of a step there are `temporary` bytes, and those that a call
+  lays out anew: `call weights` and `call caches`.
+  """
+  chip = devices.chip_of(x.device)
+  lowered = programs.lower(shapes, name)
+  options = dict(one.split('=', 1) for one in x.options)
+  with tempfile.TemporaryDirectory() as folder:
+    if devices.is_gpu(x.device):
+      options['xla_dump_to'] = folder
+    made = lowered.program.compile(compiler_options=options or None)
+    dumped = {
+      file.name.split('.')[-2]: file.read_text()
+      for file in pathlib.Path(folder).glob('*.thunk_*.txt')
+    }
+  text = made.as_text()
+  if x.texts:
+    depth = f'{shapes.target.num_layers}-{shapes.draft.num_layers}'
+    place = pathlib.Path(x.texts)
+    with writing('texts', place):
+      place.mkdir(parents=True, exist_ok=True)
+      (place / f'{name}-{depth}.hlo').write_text(text)
+      for kind, sequence in dumped.items():
+        (place / f'{name}-{depth}.{kind}').write_text(sequence)
+  module = hlo.Module(text)
+  turns = hlo.turns_of(module, spans(shapes, name), shapes.gamma)
+  per_cycle = chip.bandwidth / chip.clock if chip.clock else 0.0
+  step, call = hlo.count(module, turns, per_cycle)
+  for (what, *place), number in call.items():
+    if what in ('weights', 'caches'):
+      step[f'call {what}', *place] += number
+  if dumped:
+    sequence = dumped.get(_AFTER) or dumped[_BEFORE]
+    step += hlo.count_thunks(module, sequence, dumped[_NAMES], turns)
+  step['temporary', '', ''] = made.memory_analysis().temp_size_in_bytes
+  return step
+
+
+def count_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
+  """Returns the counts of a program at its real depth."""
+  both = shapes.target, shapes.draft
+  (near, far), (near_draft, far_draft) = map(programs.small_depths, both)
+
+  def at(*depths: int) -> Counts:
+    with progress.phase(f'compiling {name}, {depths[0]} + {depths[1]} layers'):
+      return compile_program(x, shapes.at_depth(depths), name)
+
+  first = at(near, near_draft)
+  made = Counts(first)
+  slopes = (
+    [(at(far, near_draft), far - near, both[0].num_layers - near)]
+    if (far > near)
+    else []
+  )
+  if name in programs.DRAFTING and far_draft > near_draft:
+    other = at(near, far_draft)
+    more = both[1].num_layers - near_draft
+    slopes.append((other, far_draft - near_draft, more))
+  for other, apart, more in slopes:
+    for key in {*first, *other}:
+      made[key] += (other[key] - first[key]) / apart * more
+  return made
+
+
+def estimate(x: Compiled) -> dict:
+  """Compiles for a device, and returns what follows, for `reports.compiled`.
+
+  Raises:
+    UserError: as `plan`, before anything is compiled.
+  """
+  devices.stay_on_cpu()
+  shapes = plan(x)
+  chip, found = devices.chip_of(x.device), devices.open_topology(x.device)
+  mesh = sharding.make_mesh(x.mesh.data, x.mesh.model, found)
+  placement = Placement(mesh, split_draft=x.mesh.split_draft)
+  placed = dataclasses.replace(shapes, placement=placement)
+  counts = {name: count_program(x, placed, name) for name in x.programs}
+  made, steps = {}, {}
+  for name, one in counts.items():
+    least = shapes.least(name, chip)
+    steps[name] = roofline.step_of(chip, one, least), least
+    made[name] = _describe(chip, one, *steps[name])
+  for name in counts if 'plain' in counts else ():
+    if passes := shapes.passes(name):
+      tau = _tau(x, name)
+      for field, place in (('estimate', 0), ('limit', 1)):
+        pair = steps['plain'][place], steps[name][place]
+        made[name][field] = roofline.predict(*pair, passes, tau)
+      made[name] |= {'tau': tau, 'passes': passes}
+  return {
+    'device': x.device,
+    'mesh': x.mesh.facts(),
+    'target': x.target.path,
+    'draft': x.draft.path,
+    'layers': [shapes.target.num_layers, shapes.draft.num_layers],
+    'dtype': x.dtype,
+    'weights': x.weights,
+    'batch': x.batch,
+    'slots': shapes.slots,
+    'used': x.used,
+    'gamma': x.gamma,
+    'alpha': x.alpha,
+    'chip': chip._asdict(),
+    'programs': made,
+  }
+
+
+def _tau(x: Compiled, name: str) -> float:
+  if name == 'tree':
+    most = max(x.widths)
+    chances = [x.alpha * (1 - x.alpha) ** i for i in range(most)]
+    return theory.tree_tokens(trees.branching(x.widths), chances)
+  return x.tau or float(theory.tokens_per_call(x.alpha, x.gamma))
+
+
+def _describe(
+  chip: roofline.Chip, counts: Counts, step: roofline.Step, least: roofline.Step
+) -> dict:
+  """Returns the numbers of a program that a report shows."""
+  total: Counts = Counts()
+  for (what, *_), number in counts.items():
+    total[what] += number
+  beyond = roofline.excess(chip, counts)
+  largest = sorted(beyond, key=beyond.__getitem__, reverse=True)[:10]
+  kept = (*roofline.PRICES, 'kernels', 'cycles', 'exchanged', 'temporary')
+  return {
+    **{what: round(total[what]) for what in kept},
+    'copied_weights': round(total['call weights']),
+    'copied_caches': round(total['call caches']),
+    'collectives': {
+      kind: round(total[kind]) for kind in hlo.COLLECTIVES if total[kind]
+    },
+    'seconds': step.seconds,
+    'least_seconds': least.seconds,
+    'largest': [[*place, beyond[place]] for place in largest],
+  }

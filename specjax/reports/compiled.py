@@ -1,0 +1,119 @@
+"""The estimates of `specjax compiled`, as tables."""
+
+from specjax.reports.markdown import blocks, markdown, number, paragraph
+from specjax.stats import roofline
+
+
+def _megabytes(value: float) -> str:
+  return f'{value / 1e6:,.0f}'
+
+
+def _milliseconds(value: float) -> str:
+  return f'{value * 1e3:.2f}'
+
+
+def contents(made: dict) -> str:
+  """A table of what each program consists of."""
+  gpu = made['chip']['clock'] is None
+  kinds = list(roofline.PRICES) if gpu else ['kernels', 'cycles']
+  head = ['program', *kinds, 'collectives', 'exchanged MB', 'temporary MB']
+  head += ['copied at a call: weights MB', 'caches MB']
+  lines = [
+    [
+      name,
+      *(f'{one[kind]:,}' for kind in kinds),
+      ', '.join(f'{n} {kind}' for kind, n in one['collectives'].items()) or '-',
+      *(
+        _megabytes(one[field])
+        for field in (
+          *('exchanged', 'temporary', 'copied_weights', 'copied_caches'),
+        )
+      ),
+    ]
+    for name, one in made['programs'].items()
+  ]
+  return markdown(head, lines)
+
+
+def speeds(made: dict) -> str:
+  """A table of times and speed-ups, all estimates."""
+  head = ['program', 'ms', 'least ms', 'over it', 'v', 'c', 'tau', 'speed-up']
+  head += ['c at least', 'speed-up at least times']
+  lines = []
+  for name, one in made['programs'].items():
+    found, limit = one.get('estimate', {}), one.get('limit', {})
+    lines.append(
+      [
+        name,
+        _milliseconds(one['seconds']),
+        _milliseconds(one['least_seconds']),
+        f'{one["seconds"] / one["least_seconds"]:.2f}',
+        number(found.get('v')),
+        number(found.get('c'), '.3f'),
+        number(one.get('tau')),
+        number(found.get('speedup')),
+        number(limit.get('c'), '.3f'),
+        number(limit.get('speedup')),
+      ]
+    )
+  return markdown(head, lines)
+
+
+def largest(name: str, one: dict) -> str:
+  """A table of where a step takes more than its least time."""
+  over = one['seconds'] - one['least_seconds']
+  lines = [
+    [phase or '-', module or '-', _milliseconds(s), f'{s / over:.0%}']
+    for phase, module, s in one['largest']
+  ]
+  head = ['phase', 'module', 'ms beyond', 'share']
+  return f'#### {name}\n\n{markdown(head, lines)}'
+
+
+def assumptions(made: dict) -> str:
+  """A sentence on what the estimate takes for granted."""
+  chip = made['chip']
+  memory = (
+    f'memory of {chip["bandwidth"] / 1e9:,.0f} GB/s and '
+    f'{chip["operations"] / 1e12:,.0f} T operations/s'
+  )
+  prices = ', '.join(
+    f'{price * 1e6:g} us a {what[:-2] if what == "launches" else what[:-1]}'
+    for what, price in roofline.PRICES.items()
+  )
+  if chip['clock'] is None:
+    how = f'a step takes its bytes over the {memory}, and {prices}'
+  else:
+    how = (
+      f"a step takes its compiler's cycles at {chip['clock'] / 1e9:g} GHz, and "
+      f'what is fetched beside over the {memory}'
+    )
+  return paragraph(
+    f'Assumed: {how}. Loops over the cache in use turn as for {made["used"]} '
+    f'slots, bisections of top-k and top-p 31 times; exchanges between chips '
+    f'take no time. A drafted token is accepted with {made["alpha"]:g}.'
+  )
+
+
+def summary(made: dict) -> str:
+  """Everything, as markdown."""
+  mesh, layers = made['mesh'], made['layers']
+  over = ', draft split' if mesh['split_draft'] else ''
+  title = paragraph(
+    f'*Estimates* for {made["device"]}, which was not there: target '
+    f'{made["target"]} of {layers[0]} layers, draft {made["draft"]} of '
+    f'{layers[1]}, {made["dtype"]}, weights {made["weights"]}; mesh '
+    f'{mesh["data"]} x {mesh["model"]}{over}, batch {made["batch"]}, gamma '
+    f'{made["gamma"]}, {made["slots"]} slots, {made["used"]} in use.'
+  )
+  programs = made['programs'].items()
+  return blocks(
+    title,
+    '### What a step consists of',
+    contents(made),
+    '### Times and speed-up (estimates)',
+    speeds(made),
+    assumptions(made),
+    '### The ten largest beyond the least time of a step (estimates)',
+    *(largest(name, one) for name, one in programs),
+  )
