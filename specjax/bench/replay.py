@@ -1,9 +1,9 @@
 """The speculative loop without running it: from the target's own text.
 
-The target writes, and at every place the drafter drafts, too, of which nothing
-is accepted (`verify.observe`). From p and q at these places follows how many
-target calls the loop needs for that very text, for every draft length, in
-expectation over its coins (`theory.expected_calls`).
+The target writes, and at every place all drafters draft, too. Nothing of it is
+scored: a step reads one token of the target, whatever looks on. From p and q at
+these places follows how many target calls the loop needs for that very text,
+for every draft length, in expectation over its coins (`theory.expected_calls`).
 
 Drawn drafts must have one distribution at each place, whatever was drafted
 before it, as a model has one for the next token of a text: then one drafted
@@ -14,6 +14,7 @@ what the target wrote.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,27 +27,30 @@ from specjax.bench import costs, measure, row_fields, turns
 from specjax.bench.measure import Decoding, Run
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan
+from specjax.drafters import plain
 from specjax.errors import UserError
-from specjax.loop import generate
+from specjax.loop import generate, scoring
 from specjax.prompts.conversations import Conversation
 from specjax.stats import metrics, theory
 from specjax.stats.row import by_batch
+from specjax.types import Draft, Drafter, Params, Verdict
 
 
 class _Seen(NamedTuple):
-  """A verdict, and the chances of the written token under p and q."""
+  """A verdict, and the target's distribution of the token it draws."""
 
   path: jax.Array
   num_accepted: jax.Array
   next_token: jax.Array
-  p: jax.Array
-  q: jax.Array
+  probs: jax.Array  # [V]
 
 
 class _Log(NamedTuple):
-  """Stored in `SpecState.counts`: T new tokens, a column for each."""
+  """What one drafter proposed at each of T new tokens."""
 
-  columns: jax.Array  # [B] written so far
+  start: jax.Array  # [B] length of the prompt
+  length: jax.Array  # [B] of the text so far
+  finite: jax.Array  # [B] whether every q was a distribution
   p: jax.Array  # [B, T] of the token that was written
   q: jax.Array  # [B, T]
   beta: jax.Array  # [B, T] sum(min(p, q))
@@ -56,33 +60,98 @@ class _Log(NamedTuple):
 
 def _judge(key, draft, scores, rule, depth):
   verdict = verify.judge(key, draft, scores, rule, depth)
-  vocab = scores.probs.shape[-1]
-  q = verify.drafted_probs(draft, vocab, scores.probs.dtype)[0]
-  token = verdict.next_token
-  q = jnp.where(draft.size > 0, q[token], 0)
-  return _Seen(*verdict, p=scores.probs[0, token], q=q)
+  return _Seen(*verdict, probs=scores.probs[0])
 
 
-def _tally(log, draft, verdict, count, whole, live, beta):
-  del count, whole  # Unused.
-  here = jnp.arange(log.p.shape[1]) == log.columns[:, None]
+_PARTS = generate.StepParts(judge=_judge)
+
+
+def _blank(length: jax.Array, new_tokens: int, depth: int) -> _Log:
+  shape = len(length), new_tokens
+  zero, none = jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
+  drafts = jnp.zeros((*shape, depth), jnp.int32)
+  finite = jnp.ones(len(length), bool)
+  return _Log(length, length, finite, zero, zero, zero, drafts, none)
+
+
+def _note(log: _Log, draft: Draft, verdict: _Seen, length: jax.Array) -> _Log:
+  """Returns the log with a draft and the token that the target wrote."""
+  live = length > log.length
+  here = jnp.arange(log.p.shape[1]) == (log.length - log.start)[:, None]
   here &= live[:, None]
+  vocab, dtype = verdict.probs.shape[-1], verdict.probs.dtype
+  some, token = draft.size > 0, verdict.next_token[:, None]
+  q = jax.vmap(lambda x: verify.drafted_probs(x, vocab, dtype)[0])(draft)
+  own = jnp.take_along_axis(q, token, 1)[:, 0]
+  finite = log.finite
+  if draft.probs is not None:
+    beyond = jnp.arange(draft.probs.shape[1]) >= draft.size[:, None]
+    exists = (draft.probs.sum(-1) > 0) | beyond
+    finite &= exists.all(1) | ~live
 
   def put(old, new):
     at = here.reshape(*here.shape, *(1,) * (old.ndim - 2))
     return jnp.where(at, new[:, None], old)
 
   return _Log(
-    log.columns + live,
-    put(log.p, verdict.p),
-    put(log.q, verdict.q),
-    put(log.beta, beta),
+    log.start,
+    length,
+    finite,
+    put(log.p, jnp.take_along_axis(verdict.probs, token, 1)[:, 0]),
+    put(log.q, jnp.where(some, own, 0)),
+    put(log.beta, jnp.where(some, jnp.minimum(verdict.probs, q).sum(1), 0)),
     put(log.tokens, draft.tokens),
     put(log.size, draft.size),
   )
 
 
-_PARTS = generate.StepParts(judge=_judge, tally=_tally)
+@functools.cache
+def _onlooker(drafters: tuple[Drafter, ...], new_tokens: int) -> Drafter:
+  """Returns a drafter of no tokens, with others that draft at every place.
+
+  Its parameters are a tuple of theirs, and its state has a log of each.
+
+  Args:
+    drafters: those that look on; only chains.
+    new_tokens: T, the most of a row.
+  """
+  taps = tuple(dict.fromkeys(tap for d in drafters for tap in d.taps))
+
+  def each(params, *columns):
+    own = (Params(params.target, x) for x in params.drafter)
+    return zip(drafters, own, *columns, strict=True)
+
+  def features(drafter, hidden):
+    return hidden[:, :, np.array([taps.index(t) for t in drafter.taps], int)]
+
+  def init(params, ctx, hidden):
+    return tuple(
+      (
+        drafter.init(own, ctx, features(drafter, hidden)),
+        _blank(ctx.length, new_tokens, drafter.depth),
+      )
+      for drafter, own in each(params)
+    )
+
+  def propose(params, state, ctx, key):
+    made = [
+      (*scoring.propose(drafter, own, memory, ctx, key), log)
+      for drafter, own, (memory, log) in each(params, state)
+    ]
+    return plain.make().propose(params, (), ctx, key)[0], made
+
+  def commit(params, state, ctx, verdict, hidden):
+    new = []
+    for drafter, own, (draft, memory, log) in each(params, state):
+      log = _note(log, draft, verdict, ctx.length)
+      path = jnp.zeros((len(ctx.length), drafter.depth + 1), jnp.int32)
+      nothing = Verdict(path, verdict.num_accepted, verdict.next_token)
+      seen = scoring.along(features(drafter, hidden), path)
+      new.append((drafter.commit(own, memory, ctx, nothing, seen), log))
+    return tuple(new)
+
+  beyond = max(drafter.depth + drafter.beyond for drafter in drafters)
+  return Drafter(0, 0, init, propose, commit, taps=taps, beyond=beyond)
 
 
 class Watched(NamedTuple):
@@ -115,78 +184,94 @@ class Watched(NamedTuple):
     return theory.expected_calls(theory.along(self.beta, gamma))
 
 
-def watch(way: Decoding, job: measure.Job, drawn: bool) -> list[Watched]:
-  """Writes the target's texts of a job while a drafter looks on.
+def watch(
+  ways: Sequence[Decoding], job: measure.Job, drawn: Sequence[bool]
+) -> list[list[Watched]]:
+  """Writes the target's texts of a job while drafters look on.
 
   Args:
-    way: of a drafter of chains; its rule is not used.
+    ways: of drafters of chains, for one target; their rules are not used.
     job: the prompts. The texts are those of plain decoding.
-    drawn: whether the drafter gives the distributions of its tokens.
+    drawn: for each way, whether its drafter gives the distributions of its
+      tokens.
+
+  Returns:
+    The texts of each way, with what its drafter proposed.
 
   Raises:
-    measure.NotFinite: logits of the target or the draft are NaN or infinite.
+    measure.NotFinite: logits of the target or a draft are NaN or infinite.
   """
-  spec, params, _ = way
-  spec = dataclasses.replace(spec, rule=verify.observe)
-  state = measure.start(Decoding(spec, params), job)
+  spec, params, _ = ways[0]
   longest = int(np.max(job.new_tokens))
-  shape = len(job.prompts), longest
-  empty, none = jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
-  drafts = jnp.zeros((*shape, spec.drafter.depth), jnp.int32)
-  log = _Log(none[:, 0], empty, empty + 0, empty - 0, drafts, none + 0)
+  look = _onlooker(tuple(way.spec.drafter for way in ways), longest)
+  spec = dataclasses.replace(spec, drafter=look, rule=verify.observe)
+  params = Params(params.target, tuple(way.params.drafter for way in ways))
   state = generate.generate(
     params,
-    state._replace(counts=log),
+    measure.start(Decoding(spec, params), job),
     jnp.asarray(longest, jnp.int32),
     spec=spec,
     parts=_PARTS,
   )
-  state = jax.device_get(state._replace(cache=(), drafter=(), key=None))
-  if not state.finite.all():
-    raise measure.not_finite(params)
-  watched = []
+  logs = tuple(log for _, log in state.drafter)
+  state = state._replace(cache=(), drafter=(), key=None)
+  logs, state = jax.device_get((logs, state))
+  for way, log in zip(ways, logs, strict=True):
+    if not (state.finite & log.finite).all():
+      raise measure.not_finite(way.params)
+  watched: list[list[Watched]] = [[] for _ in ways]
   for row, (a, b) in enumerate(zip(state.start, state.length, strict=True)):
-    columns = (x[row, : b - a] for x in state.counts[1:])
-    watched.append(Watched(state.tokens[row, a:b], *columns, drawn=drawn))
+    text = state.tokens[row, a:b]
+    for seen, log, has_probs in zip(watched, logs, drawn, strict=True):
+      columns = (x[row, : b - a] for x in log[3:])
+      seen.append(Watched(text, *columns, drawn=has_probs))
   return watched
 
 
-def watch_method(
-  method: Method, job: measure.Job, drawn: bool
-) -> list[Watched]:
-  """Watches a method's drafter, for one token or its whole depth.
+def watch_methods(
+  methods: Sequence[Method], job: measure.Job, drawn: Sequence[bool]
+) -> list[list[Watched]]:
+  """Watches the drafters of methods, each for one token or its whole depth.
 
   Args:
-    method: the drafter's.
+    methods: those of the drafters, for one target.
     job: the prompts.
-    drawn: whether the drafter gives the distributions of its tokens. Then its
-      drafts must not end early (`refuse_stops`): whether the drafted token
-      would have ended one is not known where the target wrote another.
+    drawn: for each, whether the drafter gives the distributions of its tokens.
+      Then its drafts must not end early (`refuse_stops`): whether the drafted
+      token would have ended one is not known where the target wrote another.
   """
-  if not drawn:
-    return watch(method.way, job, False)
-  return watch(method.single, job, True)
+  pairs = zip(methods, drawn, strict=True)
+  return watch([m.single if d else m.way for m, d in pairs], job, drawn)
 
 
 def watch_turns(
-  method: Method, job: measure.Job, drawn: bool, talks: Sequence[Conversation]
-) -> list[list[Watched]]:
-  """Watches a drafter in every turn; returns a list for each prompt.
+  methods: Sequence[Method],
+  job: measure.Job,
+  drawn: Sequence[bool],
+  talks: Sequence[Conversation],
+) -> list[list[list[Watched]]]:
+  """Watches drafters in every turn.
 
   Args:
-    method: the drafter's.
+    methods: those of the drafters, for one target.
     job: the first turn.
-    drawn: see `watch_method`.
+    drawn: see `watch_methods`.
     talks: the conversations of the domain; none where prompts have no turns.
+
+  Returns:
+    For each method a list for each prompt of its turns.
   """
-  seen = [watch_method(method, job, drawn)]
+  turns_seen = [watch_methods(methods, job, drawn)]
   while talks:
-    answers = [[one.text.tolist() for one in turn] for turn in seen]
+    answers = [[one.text.tolist() for one in turn[0]] for turn in turns_seen]
     found = turns.following(job, talks, answers)
     if found is None:
       break
-    seen.append(watch_method(method, found[0], drawn))
-  return [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
+    turns_seen.append(watch_methods(methods, found[0], drawn))
+  return [
+    [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
+    for seen in zip(*turns_seen, strict=True)
+  ]
 
 
 def refuse_features(built: Loaded) -> Loaded:

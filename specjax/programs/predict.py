@@ -155,14 +155,17 @@ class Predictor:
 
   def look(self) -> None:
     """Part 1: every candidate looks on, everywhere."""
-    missing = [
-      (drafter, *group)
+    missing = {
+      group: [
+        name
+        for name in self.drafters
+        if not self.rows(
+          'replay', drafter=name, domain=group[0], temperature=group[1]
+        )
+      ]
       for group in self.groups
-      for drafter in self.drafters
-      if not self.rows(
-        'replay', drafter=drafter, domain=group[0], temperature=group[1]
-      )
-    ]
+    }
+    missing = {group: names for group, names in missing.items() if names}
     if not missing:
       return
     job = self.runner.units(*self.groups[0])[0]
@@ -174,19 +177,23 @@ class Predictor:
         replay.refuse_stops(self.plan, method, job)
       return drawn
 
-    def watch(cell: tuple[str, str, float]) -> list[list[Watched]]:
-      drafter, *group = cell
-      wide, talks = self.runner.whole(*group), self.built.prompts[cell[1]].talks
-      method = self.deepest(drafter)
-      return replay.watch_turns(method, wide, drawn[drafter], talks)
+    def watch(cell: tuple[tuple[str, float], list[str]]):
+      group, names = cell
+      return replay.watch_turns(
+        [self.deepest(name) for name in names],
+        self.runner.whole(*group),
+        [drawn[name] for name in names],
+        self.built.prompts[group[0]].talks,
+      )
 
     with progress.phase('drafters look on', len(missing)) as phase:
-      names = [*dict.fromkeys(drafter for drafter, *_ in missing)]
-      found = measure.side_by_side(draws, names)
-      drawn = dict(zip(names, found, strict=True))
-      made = measure.side_by_side(watch, missing)
-      for cell, seen in zip(missing, made, strict=True):
-        self.replay(*cell, seen)
+      every = [*dict.fromkeys(itertools.chain(*missing.values()))]
+      found = measure.side_by_side(draws, every)
+      drawn = dict(zip(every, found, strict=True))
+      made = measure.side_by_side(watch, missing.items())
+      for (group, names), seen in zip(missing.items(), made, strict=True):
+        for name, texts in zip(names, seen, strict=True):
+          self.replay(name, *group, texts)
         phase.advance()
 
   def price(self) -> None:

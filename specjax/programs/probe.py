@@ -109,7 +109,9 @@ def look(
   way = measure.Decoding(spec, Params(target.params, head.params))
   try:
     seen = [
-      text for job in jobs for text in replay.watch(way, job, False)[: job.live]
+      text
+      for job in jobs
+      for text in replay.watch([way], job, [False])[0][: job.live]
     ]
   except measure.NotFinite:
     if not changes:

@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from specjax import sampling, verify
 from specjax.bench import measure, replay
 from specjax.certify import cases, exact, tiny_models
-from specjax.drafters import lm, ngram
+from specjax.drafters import lm, ngram, plain
 from specjax.loop import generate
 from specjax.stats import theory
 from tests.support import models
@@ -93,6 +94,37 @@ def job(turn, new_tokens=40):
   )
 
 
+def test_drafters_look_on_together_as_they_do_alone():
+  """Of several kinds: drawn, copied, and from features of the target."""
+  names, drawn = ('lm', 'ngram', 'eagle 1'), (True, False, False)
+  ways = [
+    measure.Decoding(models.spec_of(n), models.params_of(n)) for n in names
+  ]
+  ways[0] = ways[0]._replace(spec=LOOK)
+  together = replay.watch(ways, job(0), drawn)
+  plainly = dataclasses.replace(LOOP, drafter=plain.make())
+  run = measure.decode(
+    measure.Decoding(plainly, ways[0].params), job(0), timed=False
+  )
+  for way, has_probs, seen in zip(ways, drawn, together, strict=True):
+    (alone,) = replay.watch([way], job(0), [has_probs])
+    assert all(
+      any(x.any() for x in columns)
+      for columns in zip(*(one[:6] for one in seen), strict=True)
+    )
+    for one, other, text in zip(seen, alone, run.texts, strict=True):
+      assert one.text.tolist() == text
+      for column, same in zip(one, other, strict=True):
+        np.testing.assert_array_equal(column, same)
+
+
+def test_a_draft_that_is_not_finite_is_refused():
+  damaged = jax.tree.map(lambda x: x * np.nan, models.params_of('lm').drafter)
+  params = models.params_of('lm')._replace(drafter=damaged)
+  with pytest.raises(measure.NotFinite):
+    replay.watch([measure.Decoding(LOOK, params)], job(0, 2), [True])
+
+
 # The loop itself, by chance; what is above enumerates every text.
 
 
@@ -103,7 +135,7 @@ def rounds():
   for turn in range(40):
     loop, look = (measure.Decoding(spec, params) for spec in (LOOP, LOOK))
     run = measure.decode(loop, job(turn), timed=False)
-    found.append((run, replay.watch(look, job(turn), drawn=True)))
+    found.append((run, *replay.watch([look], job(turn), [True])))
   return found
 
 
