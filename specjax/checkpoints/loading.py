@@ -31,7 +31,7 @@ from specjax.checkpoints.files import (
 from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.checkpoints.precision import STORED, resolve
-from specjax.models import linear, transformer, variants
+from specjax.models import devices, linear, transformer, variants
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
 
@@ -133,7 +133,8 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
       config = dataclasses.replace(config, tied_embeddings=head not in tensors)
       shapes = conversion.shape_params(config)
   sources = conversion.list_sources(family, config, shapes)
-  model = transformer.build(config)
+  form = devices.FORMS.get(jax.default_backend(), devices.CPU)
+  model = variants.for_device(transformer.build(config), form)
   if tensors is None:  # They are checked once they are here.
     return _Plan(family, model, shapes, sources, {})
   if eight:

@@ -2,6 +2,7 @@
 
   blocked   walks over the blocks in use, a turn of a loop each
   padded    reads all slots, in use or not, in one product
+  few()     padded for few queries and slots, blocked for more
   fused()   hands all slots to the attention of `jax.nn`
   kernel    hands cache and block to `specjax.native`, which walks, too
 
@@ -11,9 +12,9 @@ it and copied for it:
   CPU        blocked, the default: a step costs what is in use, and hardly
              depends on the maximum (results/limit). With weights in blocks for
              the kernel (`variants.to_native`), kernel.
-  GPU, TPU   not measured; also blocked, since it alone does not pay for slots
-             that nobody uses. `experiments.step_costs` compares the three on
-             the device at hand.
+  TPU        few, by the estimates of its compiler (docs/devices.md).
+  GPU        not measured; also blocked. `experiments.step_costs` compares them
+             on the device at hand.
 """
 
 import functools
@@ -135,6 +136,25 @@ def walk(whole: int = 512, rest: int = 128, at_once: int = 0) -> CacheAttention:
 
 
 blocked = walk()
+
+
+@functools.cache
+def few(slots: int, queries: int = 512) -> CacheAttention:
+  """Returns `padded` for short caches and few queries, and else `blocked`.
+
+  An accelerator reads unused slots faster than it takes turns of a loop. The
+  scores of many queries, as of a prefill, would take much memory.
+
+  Args:
+    slots: most slots of a cache that is read at once.
+    queries: most queries M of a group of heads.
+  """
+
+  def attend(q, cache, view, part):
+    short = cache.v.shape[2] <= slots and q.shape[2] <= queries
+    return (padded if short else blocked)(q, cache, view, part)
+
+  return attend
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import jax
 from specjax.arguments import check_number
 from specjax.models import cache_attention
 from specjax.models.attention import CacheAttention
+from specjax.models.devices import CPU, DeviceForm
 from specjax.models.rotary import Scaling
 
 
@@ -152,6 +153,7 @@ class TransformerConfig:
     native: weights are for the kernel, see `variants.to_native`. The kernel
       also turns queries and keys.
     attention: how the cache is read, see `models.cache_attention`.
+    device: what differs by the platform, see `variants.for_device`.
     without_attention: layers whose attention is left out, from 0.
     without_mlp: layers whose MLP is.
     narrowed: of a draft that sees less of a text, or None.
@@ -194,6 +196,7 @@ class TransformerConfig:
   kept: int = 0
   native: bool = False
   attention: CacheAttention = cache_attention.blocked
+  device: DeviceForm = CPU
   without_attention: tuple[int, ...] = ()
   without_mlp: tuple[int, ...] = ()
   narrowed: Narrowed | None = None

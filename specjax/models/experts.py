@@ -69,8 +69,9 @@ class Experts(nn.Module):
     up, down = jax.tree.map(
       lambda x: jax.lax.dynamic_index_in_dim(x, expert, 0, False), (up, down)
     )
-    y = multiply(rows, up)
-    return multiply(self.config.activation(y[:, 0]) * y[:, 1], down)
+    c = self.config
+    y = multiply(rows, up, c.device.rows)
+    return multiply(c.activation(y[:, 0]) * y[:, 1], down, c.device.rows)
 
   def _walk_choices(self, rows, weight, chosen, up, down):
     ways = chosen.shape[1]

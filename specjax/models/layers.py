@@ -124,6 +124,7 @@ class Layer(nn.Module):
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
       x.shape[-1] ** -0.5,
+      c.device.rows,
       name='qkv',
     )(x)
     q, k, v = jnp.split(qkv, (c.group, c.group + 1), -2)
@@ -178,6 +179,7 @@ class Layer(nn.Module):
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
       c.width**-0.5,
+      c.device.rows,
       name='source_q',
     )(x)
     slots = cache.source.v.shape[2]
@@ -208,6 +210,7 @@ class Layer(nn.Module):
       ('width', None, 'mlp'),
       c.mlp_bias,
       c.width**-0.5,
+      c.device.rows,
       name='up',
     )(x)
     y = c.activation(y[..., 0, :]) * (y[..., 1, :] if c.gated else 1)
@@ -217,4 +220,6 @@ class Layer(nn.Module):
     """The linear map back to the residual stream."""
     c = self.config
     scale = (2 * c.num_layers * c.width) ** -0.5
-    return Linear(inputs, (c.width,), axes, bias, scale, name=name)
+    return Linear(
+      inputs, (c.width,), axes, bias, scale, c.device.rows, name=name
+    )

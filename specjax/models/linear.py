@@ -43,12 +43,25 @@ def is_blocked(w) -> bool:
   return is_native(w) or (isinstance(w, LowBits) and w.blocked)
 
 
-def multiply(x, w):
+def multiply(x, w, rows: int = 1):
   """Multiplies x [..., in] by a weight [in, *outputs] in any layout.
+
+  Args:
+    x: [..., T, in].
+    w: the weight.
+    rows: fewest rows of the product, see `devices.DeviceForm`. Where x has
+      fewer, zeros are appended along T.
 
   Returns:
     [..., *outputs]; of blocks [..., C * c].
   """
+  count = x.shape[-2] if x.ndim > 1 else rows
+  wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
+  if count < wanted:
+    padding = [(0, 0)] * x.ndim
+    padding[-2] = (0, wanted - count)
+    made = multiply(jnp.pad(x, padding), w)
+    return jax.lax.slice_in_dim(made, 0, count, axis=x.ndim - 2)
   if isinstance(w, LowBits):
     return _multiply_low_bits(x, w)
   if is_native(w):
@@ -228,13 +241,15 @@ class Linear(nn.Module):
   axes: tuple[str | None, ...]  # logical names of (inputs, *outputs)
   bias: bool
   scale: float
+  rows: int = 1  # of a product at least, see `multiply`
 
   @nn.compact
   def __call__(self, x):
     w = declare_weight(
       self, 'w', self.inputs, self.outputs, self.axes, self.scale
     )
-    y = multiply(x, w).reshape(*x.shape[:-1], *self.outputs)
+    y = multiply(x, w, self.rows)
+    y = y.reshape(*x.shape[:-1], *self.outputs)
     if self.bias:
       zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
       y += self.param('b', zeros, self.outputs)

@@ -179,9 +179,9 @@ class Transformer(nn.Module):
     if c.head_scale is not None:
       hidden = hidden * jnp.asarray(c.head_scale, hidden.dtype)
     if c.tied_embeddings:
-      logits = multiply(hidden, head_of(self.embedding))
+      logits = multiply(hidden, head_of(self.embedding), c.device.rows)
     else:
-      logits = multiply(hidden, self.unembedding)
+      logits = multiply(hidden, self.unembedding, c.device.rows)
     if c.logit_cap is not None:
       logits = soften(logits, c.logit_cap)
     return reduced_vocab_head.spread(logits, self.places) if c.kept else logits

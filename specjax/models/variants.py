@@ -1,6 +1,7 @@
 """Functions that change one thing of a model, and their parameters.
 
 with_cache_attention  another attention over the cache    the same parameters
+for_device            as a platform's compiler wants it   the same parameters
 narrow                sees less of a text                 the same parameters
 first_layers          fewer layers                        the same parameters
 without               no attention or MLP in some layers  the same parameters
@@ -25,6 +26,7 @@ from specjax.models import (
 )
 from specjax.models.attention import CacheAttention
 from specjax.models.config import narrowed_to
+from specjax.models.devices import DeviceForm
 from specjax.models.transformer import Model
 
 
@@ -47,11 +49,26 @@ def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
     model: the model; its parameters stay as they are.
     attention: one of `models.cache_attention`.
   """
-  if attention == model.config.attention:
+  return _with(model, attention=attention)
+
+
+def _with(model: Model, **changes: Any) -> Model:
+  config = dataclasses.replace(model.config, **changes)
+  if config == model.config:
     return model
   # A head of its own stays, the usual one becomes the new model's.
   whole = model == _changed(model, keeps_head=False)
-  return _changed(model, not whole, attention=attention)
+  return _changed(model, not whole, **changes)
+
+
+def for_device(model: Model, form: DeviceForm) -> Model:
+  """Returns the model as a platform of devices runs it best.
+
+  Args:
+    model: the model; its parameters stay as they are.
+    form: of `devices.FORMS`, or one of your own.
+  """
+  return _with(model, attention=form.attention, device=form)
 
 
 def narrow(model: Model, window: int, sinks: int = 0) -> Model:

@@ -26,6 +26,7 @@ CASES = [
   (WALK, {}, 1e-12),
   (WALK, ALL, 1e-12),
   (cache_attention.padded, ALL, 1e-12),
+  (cache_attention.few(96), ALL, 1e-12),
   # Blocks of sinks lie apart, in the first block of a window, or in two.
   (WALK, {'window': 11, 'sinks': 3, 'bias': True}, 1e-12),
   (WALK, {'window': 50, 'sinks': 20}, 1e-12),
@@ -169,6 +170,19 @@ def test_a_small_cache_is_not_walked_over(data):
   found = attend(data, LENGTH, way=at_once, window=11)
   expected = attend(data, LENGTH, way=cache_attention.padded, window=11)
   np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+  ('slots', 'queries', 'walks'),
+  [(1024, 4, False), (1023, 4, True), (1024, 3, True)],
+)
+def test_few_queries_of_a_short_cache_do_not_walk(slots, queries, walks):
+  q, k = jnp.zeros((1, 1, 4, 2)), jnp.zeros((1, 1, 2, 1024))
+  part = attention.Partial(q[..., 0], q[..., 0], q)
+  view = attention.View(jnp.ones(1, jnp.int32))
+  way = cache_attention.few(slots, queries)
+  made = jax.make_jaxpr(lambda *x: way(*x, part))
+  assert ('while' in str(made(q, KV(k, k.swapaxes(2, 3)), view))) == walks
 
 
 def test_blocks_that_do_not_fit_are_refused(data):

@@ -16,10 +16,13 @@ from specjax import trees
 from specjax.models import (
   attention,
   cache_attention,
+  devices,
   experts,
+  linear,
   prefill,
   rotary,
   transformer,
+  variants,
 )
 from specjax.models import cache as caches
 from specjax.models.config import Experts, Narrowed
@@ -404,3 +407,29 @@ def test_positions_beyond_the_last_give_numbers():
 
 def test_equal_configurations_build_one_model():
   assert transformer.build(LLAMA.config) is LLAMA
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_the_form_of_a_tpu_changes_no_logits(name):
+  params, tokens = weights(MODELS[name]), words(3, 128)
+  length = np.array([1, 2, 60])
+  changed = variants.for_device(MODELS[name], devices.FORMS['tpu'])
+  pieces = [
+    in_pieces(model, params, tokens, length)[0]
+    for model in (MODELS[name], changed)
+  ]
+  assert changed.config.device.rows == 8
+  np.testing.assert_allclose(*pieces, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'rows'), [((1, 1, 4), 8), ((3, 1, 4), 9), ((2, 5, 4), 10)]
+)
+def test_a_product_has_a_number_of_rows_at_least(shape, rows):
+  x, w = np.ones(shape), np.ones((4, 2, 3))
+  product = functools.partial(linear.multiply, rows=8)
+  made = jax.make_jaxpr(product)(x, w).eqns
+  (dot,) = [eqn for eqn in made if eqn.primitive.name == 'dot_general']
+  assert dot.outvars[0].aval.size == rows * 6
+  assert product(x, w).shape == (*shape[:-1], 2, 3)
+  np.testing.assert_array_equal(product(x, w), linear.multiply(x, w))

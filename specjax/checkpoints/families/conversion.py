@@ -12,6 +12,7 @@ from specjax.checkpoints.families import wrappers
 from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
+from specjax.models.devices import CPU
 
 # A part of a path that is counted, and its number.
 _LAYER = re.compile(r'\b(layer|source)(\d+)/')
@@ -117,8 +118,10 @@ def write_attributes(
       f'width = {config.width} must be a multiple of num_heads = '
       f'{config.num_heads}'
     )
-  # How a cache is read is nothing that a file says.
-  config = dataclasses.replace(config, attention=cache_attention.blocked)
+  # What suits a device is nothing that a file says.
+  config = dataclasses.replace(
+    config, attention=cache_attention.blocked, device=CPU
+  )
   obstacles = []
   for family in families:
     try:

@@ -113,6 +113,7 @@ class BlockLayer(Layer):
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
       c.width**-0.5,
+      c.device.rows,
     )
     if c.qk_norm:
       self.k_norm = Norm(c, c.head_dim)
@@ -134,6 +135,7 @@ class BlockLayer(Layer):
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
       c.width**-0.5,
+      c.device.rows,
       name='q',
     )(x)
     if c.qk_norm:
@@ -166,7 +168,9 @@ class DFlash(nn.Module):
   def setup(self):
     c = self.config
     inputs = len(self.sizes.taps) * c.width
-    self.fuse = Linear(inputs, (c.width,), (None, None), False, inputs**-0.5)
+    self.fuse = Linear(
+      inputs, (c.width,), (None, None), False, inputs**-0.5, c.device.rows
+    )
     self.norm_context = Norm(c)
     self.layers = [
       BlockLayer(c, i, name=f'layer{i}') for i in range(c.num_layers)
@@ -216,7 +220,7 @@ class DFlash(nn.Module):
 
   def head(self, x):
     """Logits of its own."""
-    logits = multiply(x, self.unembedding)
+    logits = multiply(x, self.unembedding, self.config.device.rows)
     return spread(logits, self.places) if self.sizes.draft_vocab else logits
 
   def everything(self, hidden, x, positions, mask):
@@ -252,6 +256,7 @@ class Head:
       qkv_bias=s.bias,
       out_bias=s.bias,
       attention=t.attention,
+      device=t.device,
     )
 
   @functools.cached_property

@@ -260,7 +260,14 @@ class Eagle(nn.Module):
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
 
   def _linear(self, inputs, outputs, bias=False):
-    return Linear(inputs, (outputs,), (None, None), bias, inputs**-0.5)
+    return Linear(
+      inputs,
+      (outputs,),
+      (None, None),
+      bias,
+      inputs**-0.5,
+      self.config.device.rows,
+    )
 
   def read(self, hidden):
     """Features [..., F] of those of the target [..., len(taps), E]."""
@@ -306,7 +313,9 @@ class Eagle(nn.Module):
     return self.norm(features) if normed else features
 
   def head(self, features):
-    logits = multiply(self.last(features), self.unembedding)
+    logits = multiply(
+      self.last(features), self.unembedding, self.config.device.rows
+    )
     return spread(logits, self.places) if self.sizes.draft_vocab else logits
 
   def everything(self, tokens, hidden, *attention):
@@ -362,6 +371,7 @@ class Head:
       max_positions=t.max_positions,
       native=t.native,
       attention=t.attention,
+      device=t.device,
       narrowed=self.narrowed,
       activation=ACTIVATIONS[s.activation],
       **{name: getattr(s, name) for name in _LAYER},

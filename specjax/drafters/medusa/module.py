@@ -34,7 +34,8 @@ def apply(target: Model, params, feature, reading: Reading = USUAL):
   own, h = params.drafter, feature
   if reading.final_norm:
     h = target.norm(params.target, feature)
-  y = multiply(h, own['residual'])
+  rows = target.config.device.rows
+  y = multiply(h, own['residual'], rows)
   if 'bias' in own:
     y += own['bias']
   y = y.reshape(*h.shape[:-1], -1, h.shape[-1])
@@ -43,7 +44,7 @@ def apply(target: Model, params, feature, reading: Reading = USUAL):
     return target.head(params.target, y)
   count = range(y.shape[-2])
   said = [
-    multiply(y[..., k, :], own['unembedding'][_name(k + reading.skip)])
+    multiply(y[..., k, :], own['unembedding'][_name(k + reading.skip)], rows)
     for k in count
   ]
   return jnp.stack(said, -2)
