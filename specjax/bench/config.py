@@ -303,6 +303,7 @@ class Compiled:
       h100:4, or the topology of TPUs, as in v5e:2x2.
     target: the target's sizes.
     draft: the draft's sizes.
+    layers: of target and draft, to look at fewer; empty: all.
     programs: plain, chain, tree, pool (the step of a service) or prefill.
     dtype: of weights and caches.
     weights: how matrices are held: floats, int8 or int4.
@@ -325,6 +326,7 @@ class Compiled:
   device: str = 'h100'
   target: Sizes = dataclasses.field(default_factory=lambda: Sizes('8b'))
   draft: Sizes = dataclasses.field(default_factory=lambda: Sizes('1b'))
+  layers: tuple[Count, ...] = ()
   programs: tuple[Literal['plain', 'chain', 'tree', 'pool', 'prefill'], ...] = (
     'plain',
     'chain',

@@ -15,7 +15,7 @@ import jax
 from jax.experimental import topologies
 
 from specjax.bench.config import Mesh
-from specjax.errors import UserError, need
+from specjax.errors import UserError, install, need
 from specjax.stats.roofline import CHIPS, Chip
 
 # What XLA has to know of a GPU. Without the versions of driver and toolkit it
@@ -109,8 +109,7 @@ def check(device: str, mesh: Mesh) -> None:
   module, extra = _COMPILERS['cuda' if is_gpu(device) else 'tpu']
   need(
     importlib.util.find_spec(module),
-    f'device: the compiler for {device} is not installed: pip install '
-    f"'specjax[{extra}]'",
+    f'device: the compiler for {device} is not installed: {install(extra)}',
   )
 
 

@@ -6,6 +6,7 @@ counts of the real depths. `specjax.stats.roofline` makes times of these.
 """
 
 import dataclasses
+import operator
 import pathlib
 import tempfile
 from collections.abc import Mapping
@@ -126,6 +127,14 @@ def plan(x: Compiled) -> Shapes:
     slots=slots,
     used=x.used,
   )
+  if x.layers:
+    both = shapes.target.num_layers, shapes.draft.num_layers
+    need(
+      len(x.layers) == 2 and all(map(operator.le, x.layers, both)),
+      f'layers is {tuple(x.layers)}: give two numbers, of the target and of '
+      f'the draft, of at most {both}',
+    )
+    shapes = shapes.at_depth(x.layers)
   check_memory(x, shapes)
   return shapes
 

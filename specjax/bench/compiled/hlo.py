@@ -212,7 +212,8 @@ def place_of(path: str) -> tuple[str, str]:
   """
   words = path.split('/')
   phase = next((word for word in words if word in PHASES), '')
-  words = words[words.index(phase) + 1 :] if phase else []
+  begin = phase or 'body'
+  words = words[words.index(begin) + 1 :] if begin in words else []
   walks = 'attention' in words and 'while' in words[words.index('attention') :]
   last = ['product'] if words and words[-1] == 'dot_general' else []
   kept = [
