@@ -194,6 +194,17 @@ class Experiment:
 
 
 @dataclasses.dataclass
+class OnDevice(Experiment):
+  """An experiment, and a device that its speed is estimated for.
+
+  Attributes:
+    device: that is not there, as that of `specjax compiled`; empty: none.
+  """
+
+  device: str = ''
+
+
+@dataclasses.dataclass
 class Parity(Experiment):
   """Greedy texts of every drafter against those of another way to decode.
 

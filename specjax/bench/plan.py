@@ -526,7 +526,7 @@ def settings_of(x: Any) -> dict:
   settings = dataclasses.asdict(x)
   if 'max_new_tokens' in settings:
     settings['max_new_tokens'] = settings['max_new_tokens'] or NEW_TOKENS
-  for name in ('results', 'compilation_cache', 'probe'):
+  for name in ('results', 'compilation_cache', 'probe', 'device'):
     settings.pop(name, None)
   if 'mesh' in settings:
     settings['mesh'] = x.mesh.facts()

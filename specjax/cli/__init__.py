@@ -2,7 +2,9 @@
 
 import contextlib
 import difflib
+import glob
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -95,6 +97,17 @@ def _stopping() -> Iterator[None]:
     os.close(wakes)
 
 
+def _compiles_only() -> bool:
+  """Returns true if only the compilers of accelerators are here.
+
+  JAX would start them, and they complain that there is no device.
+  """
+  compilers = 'libtpu', 'jax_cuda13_plugin'
+  nodes = 'nvidia*', 'dxg', 'kfd', 'accel*', 'vfio/[0-9]*'
+  has_device = any(glob.glob(f'/dev/{node}') for node in nodes)
+  return not has_device and any(map(importlib.util.find_spec, compilers))
+
+
 def main(name: str | None = None) -> None:
   """Runs a program on `sys.argv`.
 
@@ -123,6 +136,8 @@ def main(name: str | None = None) -> None:
       sys.path.insert(0, '')  # Modules of the user lie where it is started.
   # Else transformers says on stderr that there is no torch.
   os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
+  if _compiles_only():
+    os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   from specjax.cli import progress
 
   before = signal.signal(signal.SIGINT, lambda *_: stop())

@@ -5,22 +5,25 @@
 Takes any config that `specjax run` takes: its first drafter and rule are
 measured at gamma 1 to 8 (or `gammas`), like a run of them, in a folder like
 that of a run. Then the loop is timed without its parts (`costs`), and the
-numbers give the verdict (`verdict`).
+numbers give the verdict (`verdict`). `--device=h100` estimates the same for a
+device that is not there, as `specjax compiled` does.
 """
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specjax import reports
 from specjax.bench import costs, measure, memory, results
-from specjax.bench.config import Experiment
+from specjax.bench.compiled import quote
+from specjax.bench.config import Compiled, Experiment, OnDevice
 from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, plan, whole_steps
 from specjax.bench.plan import choose as choose_drafters
 from specjax.bench.runner import Runner
 from specjax.cli import command, progress
 from specjax.errors import need
+from specjax.reports import compiled as device_report
 from specjax.reports import explain as explain_report
 from specjax.reports import intervals
 from specjax.stats import sanity_checks
@@ -143,8 +146,15 @@ def add_phases(runner: Explainer) -> None:
   )
 
 
-def report(folder: results.Folder) -> dict:
-  """Writes and prints what was found; returns the last line."""
+def report(
+  folder: results.Folder, asks: Mapping[str, Compiled] | None = None
+) -> dict:
+  """Writes and prints what was found; returns the last line.
+
+  Args:
+    folder: of the rows.
+    asks: what to compile for another device, see `quote.prepare`.
+  """
   rows = folder.rows
   with progress.phase('report'):
     text = explain_report.summary(rows)
@@ -152,12 +162,15 @@ def report(folder: results.Folder) -> dict:
     for draw in explain_report.figures(rows):
       reports.save(draw, rows, folder.path)
   print(text)
+  best = explain_report.best_of(rows)
+  elsewhere = quote.beside(asks or {}, best or {})
+  if elsewhere:
+    print(device_report.beside(elsewhere, best))
   names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup', 'speedup_ci')
   last = {
     'results': str(folder.path),
     'impossible': len(sanity_checks.of(rows)),
   }
-  best = explain_report.best_of(rows)
   if best is None:
     return last | dict.fromkeys((*names, 'best_gamma', 'remedy', 'verdict'))
   found = explain_report.decide(rows)
@@ -170,20 +183,23 @@ def report(folder: results.Folder) -> dict:
     'best_gamma': best['gamma'],
     'remedy': found[0].name if found else None,
     'verdict': explain_report.sentence(best, found),
+    **device_report.quoted(elsewhere),
   }
 
 
-def main(x: Experiment) -> None:
+def main(x: OnDevice) -> None:
   asked = narrow(x)
   if x.quick:
     x.shrink()
-  runner = Explainer(whole_steps(plan(x)), asked)
+  planned = whole_steps(plan(x))
+  asks = quote.prepare(x, planned)
+  runner = Explainer(planned, asked)
   runner.run()
   add_phases(runner)
-  last = report(runner.folder)
+  last = report(runner.folder, asks)
   sanity_checks.warn(runner.folder.rows)
   print(json.dumps(last))
 
 
 def start() -> None:
-  command.run(main, Experiment, resumes=True)
+  command.run(main, OnDevice, resumes=True, extends=True)

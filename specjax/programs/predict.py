@@ -10,7 +10,8 @@ the loop runs with the best candidates of each domain and temperature, at their
 best lengths, and stands beside its prediction.
 
 Rows are kept as they are made, of three parts (replay, cost and check); the
-same command goes on where it was stopped.
+same command goes on where it was stopped. `--device=h100` estimates the best
+one for a device that is not there, as `specjax compiled` does.
 """
 
 import functools
@@ -22,13 +23,15 @@ import numpy as np
 
 from specjax import prompts as reading
 from specjax.bench import costs, measure, replay, results
-from specjax.bench.config import Experiment
+from specjax.bench.compiled import quote
+from specjax.bench.config import Experiment, OnDevice
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, need_one_device, plan, whole_steps
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
 from specjax.cli import command, progress
 from specjax.errors import need
+from specjax.reports import compiled as device_report
 from specjax.reports import predict as predict_report
 from specjax.stats import metrics, sanity_checks, theory
 from specjax.stats.row import pick
@@ -296,10 +299,12 @@ class Predictor:
     self.compare()
 
 
-def main(x: Experiment) -> None:
+def main(x: OnDevice) -> None:
   if x.quick:
     shrink(x)
-  predictor = Predictor(prepare(x))
+  planned = prepare(x)
+  asks = quote.prepare(x, planned)
+  predictor = Predictor(planned)
   if predictor.folder.warning:
     print(predictor.folder.warning, file=sys.stderr)
   predictor.run()
@@ -309,10 +314,17 @@ def main(x: Experiment) -> None:
     text = predict_report.summary(folder.rows)
   folder.write('summary.md', text)
   print(text)
+  row = board.best_row(asks)
+  elsewhere = quote.beside(asks, row)
+  if elsewhere:
+    print(device_report.beside(elsewhere, row))
+  elif asks:
+    print(f'No draft that is a language model was checked: no {x.device}.')
   sanity_checks.warn(folder.rows)
   last = {'impossible': len(sanity_checks.of(folder.rows)), **board.last_line()}
+  last |= device_report.quoted(elsewhere)
   print(json.dumps({'results': str(folder.path), **last}))
 
 
 def start() -> None:
-  command.run(main, Experiment, resumes=True)
+  command.run(main, OnDevice, resumes=True, extends=True)

@@ -104,10 +104,13 @@ def assumptions(made: dict) -> str:
       f"a step takes its compiler's cycles at {chip['clock'] / 1e9:g} GHz, and "
       f'what is fetched beside over the {memory}'
     )
+  accepted = ''
+  if made['alpha'] is not None:
+    accepted = f' A drafted token is accepted with chance {made["alpha"]:g}.'
   return paragraph(
     f'Assumed: {how}. Loops over the cache in use turn as for {made["used"]} '
     f'slots, bisections of top-k and top-p 31 times; exchanges between chips '
-    f'take no time. A drafted token is accepted with {made["alpha"]:g}.'
+    f'take no time.{accepted}'
   )
 
 
@@ -134,3 +137,36 @@ def summary(made: dict) -> str:
     '### The ten largest of what is beyond the limit (estimates)',
     *(largest(name, one) for name, one in programs),
   )
+
+
+def beside(made: dict, row: dict) -> str:
+  """A table of what was measured here, and what is estimated for a device.
+
+  Args:
+    made: the estimate of a chain.
+    row: of the same drafter and draft length.
+  """
+  chain = made['programs']['chain']
+  names = {'v': '.2f', 'c': '.3f', 'speedup': '.2f'}
+  lines = [
+    [where, *(number(one.get(n), f) for n, f in names.items())]
+    for where, one in (
+      ('measured here', row),
+      (f'{made["device"]}, estimate', chain['estimate']),
+      (f'{made["device"]}, limit of its memory', chain['limit']),
+    )
+  ]
+  lead = (
+    f'{row["drafter"]} with gamma {row["gamma"]} and tau {row["tau"]:.2f}, '
+    f'here and on {made["device"]}, where it was compiled, but not run.'
+  )
+  table = markdown(['where', 'v', 'c', 'speed-up'], lines)
+  return blocks(paragraph(lead), table, caveats(made), assumptions(made))
+
+
+def quoted(made: dict | None) -> dict:
+  """Returns the fields of a last line that quote an estimate."""
+  if made is None:
+    return {}
+  found = made['programs']['chain']['estimate']
+  return {'device': made['device'], 'on_device': found}

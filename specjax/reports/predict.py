@@ -1,6 +1,7 @@
 """Rows of `specjax predict`: candidates in order, and what to use."""
 
 import itertools
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,19 +188,27 @@ class Board:
       parts.append(self.lengths(*place))
     return parts
 
-  def last_line(self) -> dict[str, Any]:
-    """Returns the best candidate of code, or else of the first domain.
+  def best_row(self, among: Collection[str] | None = None) -> dict[str, Any]:
+    """Returns the check of the best candidate of code, or the first domain.
 
-    It is one whose numbers can be true, at the first temperature; its fields
-    are null without any.
+    It is one whose numbers can be true, at the first temperature; {} without
+    any.
+
+    Args:
+      among: names of candidates; None: all.
     """
     domain = 'code' if 'code' in self.domains else self.domains[0]
     cells = (
       r
       for r in self.cell(domain, min(self.temperatures))
       if (r['drafter'], r['gamma']) not in self.impossible
+      and (among is None or r['drafter'] in among)
     )
-    row = next(cells, {})
+    return next(cells, {})
+
+  def last_line(self) -> dict[str, Any]:
+    """Returns what `best_row` says; its fields are null without any."""
+    row = self.best_row()
     names = ('drafter', 'gamma', 'domain', 'temperature', 'alpha', 'alpha_ci')
     names += ('predicted_tau', 'tau', 'predicted_speedup', 'speedup')
     return {

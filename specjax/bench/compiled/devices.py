@@ -121,6 +121,7 @@ def stay_on_cpu() -> None:
   # libtpu looks for a host of TPUs, and would be the only one on this host.
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 
 

@@ -290,7 +290,7 @@ def estimate(x: Compiled) -> dict:
     'slots': shapes.slots,
     'used': x.used,
     'gamma': x.gamma,
-    'alpha': x.alpha,
+    'alpha': None if x.tau else x.alpha,
     'chip': chip._asdict(),
     'programs': made,
   }

@@ -1,0 +1,95 @@
+"""Quotes an estimate for a device beside what was measured on this one.
+
+A process of its own compiles, so that nothing that is timed here shares its
+memory and its threads with compilers of other devices.
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specjax.bench.compiled import devices, estimate
+from specjax.bench.config import Compiled, OnDevice, Sizes
+from specjax.bench.plan import Plan
+from specjax.drafters import lm
+from specjax.errors import UserError, need
+from specjax.models import cache as caches
+
+_LENGTH = 96  # tokens of a prompt, where the config does not say
+
+
+def prepare(x: OnDevice, plan: Plan) -> dict[str, Compiled]:
+  """Returns what to compile for each drafter; nothing without a device.
+
+  Raises:
+    UserError: the device is unknown, or too small; or no drafter is a language
+      model.
+  """
+  if not x.device:
+    return {}
+  devices.check(x.device, x.mesh)
+  drafters = {
+    name: one for name, one in plan.drafters.items() if one.read is lm.load
+  }
+  need(
+    drafters,
+    f'device: {x.device} is estimated for drafts that are language models '
+    'alone: name one, or leave device out',
+  )
+  used = (plan.prompts.length or _LENGTH) + plan.max_new_tokens
+  form = plan.form.weights
+  found = {}
+  for name, one in drafters.items():
+    gamma = max(one.gammas)
+    found[name] = Compiled(
+      device=x.device,
+      target=Sizes(plan.target),
+      draft=Sizes(one.path),
+      weights=form if form in ('int8', 'int4') else 'floats',
+      gamma=gamma,
+      temperature=max(plan.temperatures),
+      sampling=x.sampling,
+      batch=plan.batch,
+      used=used,
+      slots=caches.round_slots(used + max(gamma, 3) + 1),
+    )
+    estimate.plan(found[name])
+  return found
+
+
+def words_of(config: Any, default: Any, where: str = '--') -> Iterator[str]:
+  """Yields the words of a command line that make a config of a default."""
+  for name, value in vars(config).items():
+    before = getattr(default, name)
+    if dataclasses.is_dataclass(value):
+      yield from words_of(value, before, f'{where}{name}.')
+    elif value != before:
+      yield f'{where}{name}={value}'
+
+
+def ask(x: Compiled) -> dict:
+  """Returns the estimate of `specjax compiled`, which another process makes.
+
+  Raises:
+    UserError: that process failed, and has said why.
+  """
+  words = [sys.executable, '-m', 'specjax', 'compiled']
+  words += words_of(x, Compiled())
+  done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+  if done.returncode:
+    raise UserError(f'device: nothing was estimated for {x.device}, see above')
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def beside(asks: Mapping[str, Compiled], row: Mapping[str, Any]) -> dict | None:
+  """Returns the estimate for the drafter, gamma and tau of a row.
+
+  None where the drafter has no language model, or there is no row.
+  """
+  if row.get('drafter') not in asks:
+    return None
+  asked = asks[row['drafter']]
+  return ask(dataclasses.replace(asked, gamma=row['gamma'], tau=row['tau']))
