@@ -29,6 +29,8 @@ _SAME = {
   *('copy', 'copy-start', 'copy-done', 'bitcast', 'reshape', 'transpose'),
   *('slice-start', 'slice-done', 'optimization-barrier', 'custom-call'),
 }
+# Arguments of the loop and of prefill that are weights.
+_WEIGHTS, _OF_DRAFT = ('params.', 'weights['), 'params.drafter'
 _FETCHES = 'slice-start', 'copy-start'
 _LARGE = 1 << 20  # bytes of an array whose copy is counted
 _BITS = {'pred': 8, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 'bf16': 16, 'f16': 16}
@@ -148,16 +150,16 @@ class Module:
         yield from self.run(op.called('condition'), turns, count + times)
 
   def origin(self, name: str) -> str:
-    """Returns the name of the program's argument that an array is.
+    """Returns the program's argument that an array is, as the code has it.
 
-    Through copies, tuples and loops; '' where it is computed.
+    It is followed through copies, tuples and loops. '' where it is computed.
     """
     for _ in range(100):  # Chains are short; a loop's own value has none.
       op = self.ops.get(name)
       if op is None:
         return ''
       if op.kind == 'parameter':
-        return name if self.home[name] == self.entry else ''
+        return op.path if self.home[name] == self.entry else ''
       if op.kind == 'get-tuple-element':
         name = self._element(op)
       elif op.operands and (op.kind in _SAME or op.copies):
@@ -301,8 +303,8 @@ def count(
       place = place_of(op.path)
       if op.kind in _FETCHES and op.operands:  # They have no path.
         source = module.origin(op.operands[0])
-        whose = 'propose' if source.startswith('params_drafter') else 'score'
-        place = (whose if source.startswith('params') else phase), 'fetch'
+        whose = 'propose' if source.startswith(_OF_DRAFT) else 'score'
+        place = (whose if source.startswith(_WEIGHTS) else phase), 'fetch'
       else:
         # XLA's own copies have none either: they belong to what is beside.
         phase = place[0] or phase
@@ -320,7 +322,7 @@ def _costs(module: Module, op: Op, bytes_per_cycle: float) -> dict[str, float]:
   if op.kind in _FETCHES:
     near = re.findall(r'\w+\[[\d,]*\](?=\{[^}]*S\(1\))', op.result)
     fetched = size_of(' '.join(near))
-    from_weight = module.origin(op.operands[0]).startswith('params')
+    from_weight = module.origin(op.operands[0]).startswith(_WEIGHTS)
     return {'prefetched': fetched, 'read': fetched * from_weight}
   made: dict[str, float] = {'kernels': 1}
   found = re.search(r'estimated_cycles":"(\d+)"', op.line)
@@ -332,7 +334,7 @@ def _costs(module: Module, op: Op, bytes_per_cycle: float) -> dict[str, float]:
       for name in op.operands
       if name in module.ops
       and 'S(1)' not in module.ops[name].result
-      and module.origin(name).startswith('params')
+      and module.origin(name).startswith(_WEIGHTS)
     )
     # Of a table only rows are read: no more than there is time for.
     made['read'] = min(weights, cycles * bytes_per_cycle)
@@ -340,7 +342,7 @@ def _costs(module: Module, op: Op, bytes_per_cycle: float) -> dict[str, float]:
     if op.kind.startswith(kind):
       made |= {kind: 1, 'exchanged': op.bytes}
   if op.copies and op.bytes:
-    if module.origin(op.operands[0]).startswith('params'):
+    if module.origin(op.operands[0]).startswith(_WEIGHTS):
       made['weights'] = op.bytes
     elif op.bytes >= _LARGE:
       made['caches'] = op.bytes
