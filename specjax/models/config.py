@@ -128,24 +128,37 @@ class TransformerConfig:
     gated: whether the MLP multiplies by a gate (Llama) or not (GPT-2).
     layer_norm: LayerNorm (mean and bias) instead of RMSNorm.
     norm_plus_one: scales are stored as their difference from 1 (Gemma).
+    norm_bias: whether a LayerNorm has a bias; Cohere's has none.
+    pre_norms: attention and MLP read a normed stream; OLMo's read it as it is.
     post_norms: attention and MLP are normed once more before they are added.
     qk_norm: queries and keys are normed, head by head.
+    qk_norm_whole: they are normed over all heads at once (OLMo 2).
+    qk_norm_last: they are normed after they are turned (Hunyuan).
     parallel: attention and MLP read the same input (GPT-NeoX).
+    one_norm: they also share its norm (Phi, Cohere); with `parallel` alone.
     rope_theta: base of the rotary positions; None means learned positions, or
       relative ones.
     local_rope_theta: base in layers with a window, where it is another one.
       It is never scaled.
     rope_scaling: how the rotary frequencies were changed for longer texts.
     rotary_dim: entries of a head that are turned, the first ones; None: all.
+    rotary_apart: the two entries of a pair are half a head apart, and not half
+      of `rotary_dim`.
+    unturned: layers without positions, from 0 (SmolLM3).
     position_offset: rows of the learned positions before the first (OPT: 2).
     relative: relative positions, which all layers share, or None.
     windows: of each layer, how many tokens a query sees, itself included;
       None: all. Empty: no layer has a window.
     embedding_scale: what embeddings are multiplied by.
     query_scale: what attention scores are; None: 1 / sqrt(head_dim).
+    query_growth: (a, n) multiplies queries at position i by
+      1 + a log(1 + floor(i / n)), or None (Ministral 3).
+    residual_scale: what attention and MLP are multiplied by before they are
+      added.
     attention_cap: soft cap of attention scores, cap * tanh(score / cap).
     logit_cap: the same for logits.
     head_scale: what the head's input is multiplied by.
+    head_bias: whether logits have a bias (Phi).
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
     kept: tokens that have a logit of their own, see `reduced_vocab_head`;
@@ -172,21 +185,31 @@ class TransformerConfig:
   layer_norm: bool = False
   norm_eps: float = 1e-5
   norm_plus_one: bool = False
+  norm_bias: bool = True
+  pre_norms: bool = True
   post_norms: bool = False
   qk_norm: bool = False
+  qk_norm_whole: bool = False
+  qk_norm_last: bool = False
   parallel: bool = False
+  one_norm: bool = False
   rope_theta: float | None = 10000.0
   local_rope_theta: float | None = None
   rope_scaling: Scaling | None = None
   rotary_dim: int | None = None
+  rotary_apart: bool = False
+  unturned: tuple[int, ...] = ()
   position_offset: int = 0
   relative: Relative | None = None
   windows: tuple[int | None, ...] = ()
   embedding_scale: float | None = None
   query_scale: float | None = None
+  query_growth: tuple[float, int] | None = None
+  residual_scale: float | None = None
   attention_cap: float | None = None
   logit_cap: float | None = None
   head_scale: float | None = None
+  head_bias: bool = False
   encoder: Encoder | None = None
   experts: Experts | None = None
   qkv_bias: bool = False
@@ -240,6 +263,10 @@ class TransformerConfig:
   def turned(self) -> int:
     """Entries of a head that rotary positions turn."""
     return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+  def turns(self, layer: int) -> bool:
+    """Returns true if rotary positions turn queries and keys of a layer."""
+    return self.rope_theta is not None and layer not in self.unturned
 
   def window(self, layer: int) -> int | None:
     """Tokens that a query of a layer sees; None: all."""

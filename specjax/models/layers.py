@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import native
 from specjax.models import cache as caches
@@ -19,13 +20,14 @@ class Norm(nn.Module):
 
   config: TransformerConfig
   width: int | None = None  # of what is normed, by default the model's
+  axis: str = 'head'  # logical, of another width than the model's
 
   @nn.compact
   def __call__(self, x):
     c = self.config
     declare = nn.with_logical_partitioning
     shape = (self.width or c.width,)
-    axis = ('head' if self.width else 'width',)
+    axis = (self.axis if self.width else 'width',)
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
     scale = self.param('scale', declare(start, axis), shape)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -35,7 +37,7 @@ class Norm(nn.Module):
     if c.norm_plus_one:
       return (y * (1 + scale.astype(y.dtype))).astype(x.dtype)
     y = y.astype(x.dtype) * scale
-    if c.layer_norm:
+    if c.layer_norm and c.norm_bias:
       y += self.param('bias', declare(nn.initializers.zeros, axis), shape)
     return y
 
@@ -44,6 +46,16 @@ def query_scale(config: TransformerConfig) -> float:
   """Returns the factor that scales queries before the dot product."""
   scale = config.query_scale
   return config.head_dim**-0.5 if scale is None else scale
+
+
+def grow_queries(config: TransformerConfig, q, positions):
+  """Scales queries [B, T, ...] by their positions; see `query_growth`."""
+  if config.query_growth is None:
+    return q
+  rate, each = config.query_growth
+  factor = 1 + rate * jnp.log1p((positions // each).astype(jnp.float32))
+  shape = *positions.shape, *(1,) * (q.ndim - 2)
+  return q * factor.reshape(shape).astype(q.dtype)
 
 
 def scale_queries(config: TransformerConfig, q):
@@ -87,10 +99,13 @@ class Layer(nn.Module):
     """
     c = self.config
     y, new = jnp.zeros((), x.dtype), flight
+    shared = Norm(c, name='norm1')(x) if c.one_norm else None
     with jax.named_scope('attention'):
       if self.index not in c.without_attention:
+        if reads is None:
+          reads = shared if c.one_norm else self._normed('norm1', x)
         y, new = self._attention(
-          Norm(c, name='norm1')(x) if reads is None else reads,
+          reads,
           positions,
           cache,
           length,
@@ -101,19 +116,29 @@ class Layer(nn.Module):
         )
         if c.post_norms:
           y = Norm(c, name='post1')(y)
+        y = self._scaled(y)
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
       if c.parallel and maps:
-        return x + y + self._mlp(Norm(c, name='norm2')(x)), new
+        normed = shared if c.one_norm else self._normed('norm2', x)
+        return x + y + self._scaled(self._mlp(normed)), new
       x += y
       if c.encoder is not None:
         x += self._read_source(Norm(c, name='norm_source')(x), cache)
       if not maps:
         return x, new
-      y = self._mlp(Norm(c, name='norm2')(x))
+      y = self._mlp(self._normed('norm2', x))
       if c.post_norms:
         y = Norm(c, name='post2')(y)
-    return x + y, new
+    return x + self._scaled(y), new
+
+  def _normed(self, name, x):
+    """The stream as attention or the MLP reads it."""
+    return Norm(self.config, name=name)(x) if self.config.pre_norms else x
+
+  def _scaled(self, y):
+    scale = self.config.residual_scale
+    return y if scale is None else y * scale
 
   def _attention(self, x, positions, cache, length, mask, flight, at, bias):
     c = self.config
@@ -128,19 +153,21 @@ class Layer(nn.Module):
       name='qkv',
     )(x)
     q, k, v = jnp.split(qkv, (c.group, c.group + 1), -2)
-    if c.qk_norm:
-      q = Norm(c, c.head_dim, name='q_norm')(q)
-      k = Norm(c, c.head_dim, name='k_norm')(k)
+    if c.qk_norm and not c.qk_norm_last:
+      q, k = self._norm_heads(q, k)
       qkv = jnp.concatenate([q, k, v], -2)
-    if c.native and qkv.dtype.name in native.DTYPES:
+    if c.native and qkv.dtype.name in native.DTYPES and not c.qk_norm_last:
       q, new = self._heads_of_kernel(qkv, positions)
     else:
-      if c.rope_theta is not None:
+      if c.turns(self.index):
         turn = self._rotation()
         q = rotary.rotate(q, positions, *turn)
         k = rotary.rotate(k, positions, *turn)
+      if c.qk_norm_last:
+        q, k = self._norm_heads(q, k)
       q = scale_queries(c, q)
       new = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
+    q = grow_queries(c, q, positions)
     if flight is not None:
       new = caches.put(flight, new, at)
     y = attend(
@@ -161,10 +188,22 @@ class Layer(nn.Module):
     )(y.reshape(b, t, -1).astype(x.dtype))
     return y, new
 
+  def _norm_heads(self, q, k):
+    """Norms queries [B, T, G, H/G, D] and keys [B, T, G, 1, D]."""
+    c = self.config
+
+    def norm(name, x):
+      if not c.qk_norm_whole:
+        return Norm(c, c.head_dim, name=name)(x)
+      flat = x.reshape(*x.shape[:2], -1)
+      return Norm(c, flat.shape[-1], 'heads', name=name)(flat).reshape(x.shape)
+
+    return norm('q_norm', q), norm('k_norm', k)
+
   def _heads_of_kernel(self, qkv, positions):
     """Queries, scaled, and the block of keys and values, by the kernel."""
     c, turns = self.config, None
-    if c.rope_theta is not None:
+    if c.turns(self.index):
       turns = rotary.turns(positions.astype(jnp.float32), *self._rotation())
     q, keys, values = native.heads(qkv, turns, query_scale(c))
     return q, KV(keys.astype(qkv.dtype), values.astype(qkv.dtype))
@@ -194,10 +233,18 @@ class Layer(nn.Module):
     c = self.config
     local = c.local_rope_theta is not None
     if local and c.window(self.index) is not None:
-      return rotary.frequencies(c.local_rope_theta, c.turned), 1.0
-    if c.rope_scaling is None:
-      return rotary.frequencies(c.rope_theta, c.turned), 1.0
-    return c.rope_scaling(c.rope_theta, c.turned, c.max_positions)
+      frequency, amplitude = (
+        rotary.frequencies(c.local_rope_theta, c.turned),
+        1.0,
+      )
+    elif c.rope_scaling is None:
+      frequency, amplitude = rotary.frequencies(c.rope_theta, c.turned), 1.0
+    else:
+      scaling = c.rope_scaling
+      frequency, amplitude = scaling(c.rope_theta, c.turned, c.max_positions)
+    if c.rotary_apart:  # A pair that is turned by nothing stays.
+      frequency = np.pad(frequency, (0, c.head_dim // 2 - len(frequency)))
+    return frequency, amplitude
 
   def _mlp(self, x):
     c = self.config

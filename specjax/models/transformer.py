@@ -103,6 +103,12 @@ class Transformer(nn.Module):
         ('width', 'vocab'),
         c.width**-0.5,
       )
+    if c.head_bias:
+      self.unembedding_bias = self.param(
+        'unembedding_bias',
+        declare(nn.initializers.zeros, ('vocab',)),
+        (c.kept or c.vocab_size,),
+      )
     if c.kept:
       self.places = reduced_vocab_head.declare_places(
         self, c.kept, c.vocab_size
@@ -182,6 +188,8 @@ class Transformer(nn.Module):
       logits = multiply(hidden, head_of(self.embedding), c.device.rows)
     else:
       logits = multiply(hidden, self.unembedding, c.device.rows)
+    if c.head_bias:
+      logits += self.unembedding_bias
     if c.logit_cap is not None:
       logits = soften(logits, c.logit_cap)
     return reduced_vocab_head.spread(logits, self.places) if c.kept else logits

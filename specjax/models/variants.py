@@ -160,6 +160,8 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
     'unembedding': linear.keep_outputs(whole, kept),
     'places': jnp.asarray(reduced_vocab_head.places(kept, vocab)),
   }
+  if model.config.head_bias:
+    params['unembedding_bias'] = params['unembedding_bias'][kept]
   made = _changed(model, False, kept=len(kept), tied_embeddings=False)
   if made.placement is not None:
     where = transformer.shardings(made.config, made.placement)

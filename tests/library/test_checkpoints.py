@@ -370,7 +370,7 @@ def test_interrupted_save_leaves_nothing(tmp_path):
   [
     ({'layer_norm': True}, r'llama has no layer_norm = True'),
     ({'rope_theta': None}, r'llama has no rope_theta = None'),
-    ({'out_bias': True}, r'llama has no out_bias = True'),
+    ({'head_bias': True}, r'llama has no head_bias = True'),
     ({'activation': jnp.tanh}, r'activation .* has no name'),
     ({'num_heads': 6}, r'width = 8 must be a multiple of num_heads = 6'),
   ],

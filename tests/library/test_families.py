@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from specjax import checkpoints, sampling, verify
 from specjax.checkpoints.families import FAMILIES
-from specjax.drafters import lm
+from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import prefill, transformer
@@ -125,9 +125,9 @@ def shorten(model, params):
   return short, keep(shapes, params)
 
 
-def decode(drafter, model, params, draft, prompts):
+def decode(drafter, model, params, draft, prompts, rule=verify.token):
   """Greedy texts of all prompts together, and the counts."""
-  spec = Spec(model, drafter, verify.token)
+  spec = Spec(model, drafter, rule)
   params = Params(params, draft)
   values, new = sampling.make(len(prompts), 0.0), family_outputs.NEW
   state = models.run(spec, params, prompts, values, new_tokens=new)
@@ -171,6 +171,29 @@ def test_speculation_gives_the_greedy_texts(name, tmp_path):
   path = reference.write(tmp_path / name)
   model, params = checkpoints.load(path, max_length=LONGEST)
   assert_speculation_agrees(model, params, reference)
+
+
+# What only new families have, in a tree too, where positions are no rows.
+@pytest.mark.parametrize('name', models.CHOICES)
+def test_speculation_with_other_choices_gives_plain_texts(name):
+  model = models.tiny(models.VOCAB, 2, **models.CHOICES[name])
+  draw = np.random.default_rng(0)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  params = jax.tree.map(
+    lambda x: jnp.asarray(draw.normal(x.ndim == 1, 0.5, x.shape), jnp.float32),
+    shapes,
+  )
+  draft, draft_params = shorten(model, params)
+  prompts = [list(range(1, n + 1)) for n in (1, 2, 5, 9)]
+  texts, _ = decode(plain.make(), model, params, None, prompts)
+  assert len({tuple(text) for text in texts}) == len(prompts)
+  for drafter, rule in (
+    (lm.make(draft, 3), verify.token),
+    (lm.make_tree(draft, (0, 0, 0, 1, 1, 2, 5)), verify.recursive),
+  ):
+    found, counts = decode(drafter, model, params, draft_params, prompts, rule)
+    assert found == texts
+    assert 0 < counts.accepted.sum() < counts.tried.sum()
 
 
 def test_saving_gives_the_same_tensors(loaded, tmp_path):

@@ -169,6 +169,25 @@ def test_a_model_has_the_same_logits(tied, dtype):
   assert (calls, attends) == (9, 2)
 
 
+@pytest.mark.parametrize('name', models.CHOICES)
+def test_models_of_other_families_have_the_same_logits(name):
+  options = models.CHOICES[name]
+  model = models.tiny(64, 2, width=32, head_dim=16, **options)
+  draw = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(draw.normal(x.ndim == 1, 0.3, x.shape), x.dtype),
+    weights(model),
+  )
+  made = layouts.to_native(model, params)
+  want, found = logits(model, params), logits(*made)
+  assert want.std() > 0.3
+  np.testing.assert_allclose(found, want, atol=1e-5 * float(want.std()))
+  text = feed.lower(*made, begin(*made)).compile().as_text()
+  calls = text.count('custom_call_target="specjax_few_rows"')
+  attends = text.count('custom_call_target="specjax_attend"')
+  assert (calls, attends) == (9, 2)
+
+
 def test_some_of_the_outputs():
   x, w, blocks = pair(3, 16, 64)
   kept = np.array([5, 60, *range(20, 34)])

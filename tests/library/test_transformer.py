@@ -66,7 +66,16 @@ EXPERTS = models.tiny(
   experts=Experts(count=5, chosen=2, width=12, dense=(0,)),
 )
 WHOLE = 512  # slots of the large blocks that are walked
-MODELS = {'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA, 'experts': EXPERTS}
+CHOICES = {
+  name: models.tiny(VOCAB, 2, **options)
+  for name, options in models.CHOICES.items()
+}
+MODELS = {
+  'llama': LLAMA,
+  'gpt': GPT,
+  'gemma': GEMMA,
+  'experts': EXPERTS,
+} | CHOICES
 
 
 @pytest.fixture(autouse=True)
@@ -307,7 +316,7 @@ def test_the_future_is_not_seen(name):
   assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
 
 
-@pytest.mark.parametrize('name', ['llama', 'gemma'])
+@pytest.mark.parametrize('name', ['llama', 'gemma', *CHOICES])
 def test_a_node_of_a_tree_is_the_end_of_its_path(name):
   """Siblings and cousins are not seen, though they are fed together."""
   model = MODELS[name]

@@ -49,6 +49,32 @@ def tiny(vocab: int, layers: int, **options) -> transformer.Model:
   return builder.model(layers=layers, vocab=vocab, **sizes | options)
 
 
+# Choices of the decoder that exclude one another come in two models.
+CHOICES = {
+  'normed behind': dict(
+    windows=(4, None),
+    unturned=(1,),
+    pre_norms=False,
+    post_norms=True,
+    qk_norm=True,
+    qk_norm_whole=True,
+    residual_scale=0.6,
+  ),
+  'one norm': dict(
+    layer_norm=True,
+    norm_bias=False,
+    parallel=True,
+    one_norm=True,
+    qk_norm=True,
+    qk_norm_last=True,
+    rotary_dim=2,
+    rotary_apart=True,
+    query_growth=(0.5, 3),
+    head_bias=True,
+  ),
+}
+
+
 @functools.cache
 def weights(model: transformer.Model, seed: int):
   """Random weights, float32, of a model that is sure enough of itself."""

@@ -1,5 +1,6 @@
 """Tiny configurations of every type that is read, and their choices."""
 
+import copy
 import json
 from typing import Any
 
@@ -229,6 +230,53 @@ OPTIONS |= {
     | dict(mrope_interleaved=True, mrope_section=[2, 2, 1]),
   ),
 }
+_ROPED = dict(_LLAMA, rope_parameters=_ROPE)
+_YARN = _ROPE | dict(
+  rope_type='yarn', factor=4.0, original_max_position_embeddings=16
+)
+_TYPES_OF_LAYERS = ['sliding_attention', 'full_attention']
+_HALF = _LLAMA | dict(
+  head_dim=8, rope_parameters=_ROPE | dict(partial_rotary_factor=0.5)
+)
+_SHORT = dict(_NO_HEAD_DIM, rope_parameters=_ROPE)
+_WINDOW = dict(_SHORT, sliding_window=5, layer_types=_TYPES_OF_LAYERS)
+OPTIONS |= {
+  'smollm3': dict(_ROPED, no_rope_layer_interval=2),
+  'olmo2': _SHORT,
+  'olmo3': _WINDOW
+  | dict(
+    rope_parameters={
+      'full_attention': _YARN,
+      'sliding_attention': {'rope_type': 'default', 'rope_theta': 300.0},
+    }
+  ),
+  'granite': dict(
+    _SHORT,
+    embedding_multiplier=3.0,
+    logits_scaling=0.7,
+    residual_multiplier=0.6,
+    attention_multiplier=0.3,
+  ),
+  'glm4': _HALF,
+  'glm': _HALF,
+  'seed_oss': _ROPED,
+  'cohere2': dict(_WINDOW, logit_scale=0.9),
+  'cohere': dict(_SHORT, logit_scale=0.9),
+  'ministral3': dict(
+    _LLAMA, rope_parameters=_YARN | dict(llama_4_scaling_beta=0.4)
+  ),
+  'starcoder2': dict(_SHORT, sliding_window=6),
+  'exaone4': _WINDOW,
+  'ernie4_5': _ROPED,
+  'hunyuan_v1_dense': _ROPED,
+  'arcee': _ROPED,
+  'helium': dict(_SHORT, head_dim=6),
+  'phi': dict(
+    _SHORT,
+    hidden_size=32,
+    rope_parameters=_ROPE | dict(partial_rotary_factor=0.5),
+  ),
+}
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
 SWITCHES = {
@@ -258,6 +306,57 @@ SWITCHES = {
   'mistral3': [_UNTIED],
   'qwen2_vl': [_TIED],
   'qwen2_5_vl': [_TIED],
+  'smollm3': [
+    _UNTIED,
+    {'attention_bias': True, 'mlp_bias': True},
+    {'no_rope_layers': [1, 1]},
+    {'use_sliding_window': True, 'sliding_window': 5},
+  ],
+  'olmo2': [_TIED, {'attention_bias': True}, {'num_key_value_heads': 4}],
+  'olmo3': [{'layer_types': _TYPES_OF_LAYERS[::-1]}, {'attention_bias': True}],
+  'granite': [
+    _TIED,
+    {'attention_bias': True, 'mlp_bias': True},
+    {'embedding_multiplier': 1.0, 'residual_multiplier': 1.0},
+    {'attention_multiplier': 1.0, 'logits_scaling': 1.0},
+  ],
+  'glm4': [_TIED, {'attention_bias': False}, {'rope_parameters': _ROPE}],
+  'glm': [_TIED, {'attention_bias': False}, {'num_key_value_heads': 1}],
+  'seed_oss': [
+    _TIED,
+    {'attention_bias': False},
+    {'attention_out_bias': True},
+    {'mlp_bias': True},
+  ],
+  'cohere2': [
+    {'attention_bias': True},
+    {'layer_types': _TYPES_OF_LAYERS[1:] * 2},
+    {'logit_scale': 1.0},
+  ],
+  'cohere': [{'attention_bias': True}],
+  'ministral3': [
+    _TIED,
+    {'sliding_window': 5},
+    {'rope_parameters': _YARN | dict(llama_4_scaling_beta=0.4, mscale=2.0)},
+  ],
+  'starcoder2': [_UNTIED, {'use_bias': False}, {'sliding_window': None}],
+  'exaone4': [
+    _TIED,
+    {'sliding_window': None, 'layer_types': _TYPES_OF_LAYERS[1:] * 2},
+    {'layer_types': _TYPES_OF_LAYERS[1:] * 2},
+  ],
+  'ernie4_5': [_UNTIED, {'use_bias': True}],
+  'hunyuan_v1_dense': [
+    _TIED,
+    {'attention_bias': True},
+    {
+      'rope_parameters': _ROPE
+      | dict(rope_type='dynamic', factor=1.0, alpha=20.0)
+    },
+  ],
+  'arcee': [_TIED, {'attention_bias': True, 'mlp_bias': True}],
+  'helium': [_TIED],
+  'phi': [{'hidden_act': 'relu'}],
   'qwen3_vl': [_TIED],
 }
 # Entries that are not called as their `model_type`.
@@ -266,9 +365,8 @@ _TYPES = {'t5_v1_1': 't5'}
 
 def make_config(name: str, **options) -> transformers.PreTrainedConfig:
   """Returns the configuration of an entry, with other choices."""
-  return transformers.AutoConfig.for_model(
-    _TYPES.get(name, name), **(OPTIONS[name] | options)
-  )
+  own = copy.deepcopy(OPTIONS[name] | options)  # transformers writes into it.
+  return transformers.AutoConfig.for_model(_TYPES.get(name, name), **own)
 
 
 def attributes(name: str, **options) -> dict[str, Any]:

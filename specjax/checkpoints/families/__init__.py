@@ -9,9 +9,28 @@ An attribute that no row handles and that is not known to be harmless is
 rejected: to ignore it would be to run another model under the same name.
 """
 
+from specjax.checkpoints.families.dense import (
+  ARCEE,
+  GRANITE,
+  HUNYUAN,
+  MINISTRAL3,
+  PHI,
+  SEED_OSS,
+  SMOLLM3,
+  STARCODER2,
+)
 from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
 from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
+from specjax.checkpoints.families.interleaved import (
+  COHERE,
+  COHERE2,
+  ERNIE4_5,
+  GLM,
+  GLM4,
+  HELIUM,
+)
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
+from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3
 from specjax.checkpoints.families.qwen import (
   QWEN2,
   QWEN2_5_VL,
@@ -43,6 +62,23 @@ FAMILIES = {
     QWEN2_VL,
     QWEN2_5_VL,
     QWEN3_VL,
+    SMOLLM3,
+    OLMO2,
+    OLMO3,
+    GRANITE,
+    GLM4,
+    SEED_OSS,
+    COHERE2,
+    MINISTRAL3,
+    STARCODER2,
+    EXAONE4,
+    ERNIE4_5,
+    HUNYUAN,
+    ARCEE,
+    PHI,
+    GLM,
+    COHERE,
+    HELIUM,
     T5,
   )
 }

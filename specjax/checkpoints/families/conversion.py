@@ -50,6 +50,8 @@ def read_attributes(
   for row in family.rows:
     fields |= row.read(rest, fields)
   for name, value in (ONLY | dict(family.only)).items():
+    if name in family.harmless:
+      continue
     given = rest.pop(name, value)
     # null is how some files write the default.
     if given is not None and given != value:

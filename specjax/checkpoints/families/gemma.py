@@ -120,53 +120,6 @@ GEMMA2 = dataclasses.replace(
 )
 
 
-def _read_two_bases(rest, known):
-  nested = rest.pop('rope_parameters', None) or {}
-  if not isinstance(nested, dict):
-    raise ValueError(f'rope_parameters = {nested!r} must be an object or null')
-  outer = {
-    'rope_theta': rest.pop('rope_theta', None),
-    'rope_scaling': rest.pop('rope_scaling', None),
-    'rope_parameters': nested.get('full_attention'),
-  }
-  local = {
-    'rope_theta': rest.pop('rope_local_base_freq', None),
-    'rope_parameters': nested.get('sliding_attention'),
-  }
-  wide, near = (rope.merge(x, ('rope_theta',)) for x in (outer, local))
-  theta = take(wide, 'rope_theta', values.number, 1e6)
-  local_theta = take(near, 'rope_theta', values.number, 1e4)
-  longest, dim = known['max_positions'], known['head_dim']
-  types = tuple(rope.SCALINGS)
-  fields = {
-    'rope_theta': theta,
-    'local_rope_theta': local_theta,
-    'rope_scaling': rope.read_scaling(wide, longest, types, theta, dim),
-  }
-  rope.read_scaling(near, longest, ('default',), local_theta, dim)
-  others = {'full_attention', 'sliding_attention'}
-  rope.refuse(wide | near | {k: nested[k] for k in nested.keys() - others})
-  return fields
-
-
-def _write_two_bases(config):
-  if config.rope_theta is None or config.local_rope_theta is None:
-    raise ValueError('the rotary positions have no two bases')
-  scaling = rope.write_scaling(config.rope_scaling)
-  outer = {} if config.rope_scaling is None else {'rope_scaling': scaling}
-  return outer | {
-    'rope_theta': config.rope_theta,
-    'rope_local_base_freq': config.local_rope_theta,
-    'rope_parameters': {
-      'full_attention': {'rope_theta': config.rope_theta} | scaling,
-      'sliding_attention': {
-        'rope_theta': config.local_rope_theta,
-        'rope_type': 'default',
-      },
-    },
-  }
-
-
 GEMMA3 = dataclasses.replace(
   GEMMA,
   model_type='gemma3_text',
@@ -182,7 +135,7 @@ GEMMA3 = dataclasses.replace(
       num_hidden_layers=26,
       num_attention_heads=8,
     ),
-    Row(_read_two_bases, _write_two_bases),
+    rope.two_bases_row(1e6, 1e4, 'rope_local_base_freq'),
     values.window_by_layer_row(
       4096,
       lambda layer, sizes: bool((layer + 1) % sizes['sliding_window_pattern']),

@@ -275,3 +275,64 @@ def rope_row(
     return outer | {'rope_parameters': inner | scaling}
 
   return Row(read, write)
+
+
+def two_bases_row(
+  base: float, local_base: float, local_name: str | None = None
+) -> Row:
+  """Row of layers with a window that have a base of their own, unscaled.
+
+  Args:
+    base: its default.
+    local_base: default of the base in layers with a window.
+    local_name: of this base outside of `rope_parameters`.
+  """
+
+  def read(rest, known):
+    nested = rest.pop('rope_parameters', None) or {}
+    if not isinstance(nested, dict):
+      raise ValueError(
+        f'rope_parameters = {nested!r} must be an object or null'
+      )
+    outer = {
+      'rope_theta': rest.pop('rope_theta', None),
+      'rope_scaling': rest.pop('rope_scaling', None),
+      'rope_parameters': nested.get('full_attention'),
+    }
+    local = {'rope_parameters': nested.get('sliding_attention')}
+    if local_name is not None:
+      local['rope_theta'] = rest.pop(local_name, None)
+    wide, near = (merge(x, ('rope_theta',)) for x in (outer, local))
+    theta = take(wide, 'rope_theta', number, base)
+    local_theta = take(near, 'rope_theta', number, local_base)
+    longest, dim = known['max_positions'], known['head_dim']
+    types = tuple(SCALINGS)
+    fields = {
+      'rope_theta': theta,
+      'local_rope_theta': local_theta,
+      'rope_scaling': read_scaling(wide, longest, types, theta, dim),
+    }
+    read_scaling(near, longest, ('default',), local_theta, dim)
+    others = {'full_attention', 'sliding_attention'}
+    refuse(wide | near | {k: nested[k] for k in nested.keys() - others})
+    return fields
+
+  def write(config):
+    if config.rope_theta is None or config.local_rope_theta is None:
+      raise ValueError('the rotary positions have no two bases')
+    scaling = write_scaling(config.rope_scaling)
+    outer = {} if config.rope_scaling is None else {'rope_scaling': scaling}
+    if local_name is not None:
+      outer[local_name] = config.local_rope_theta
+    return outer | {
+      'rope_theta': config.rope_theta,
+      'rope_parameters': {
+        'full_attention': {'rope_theta': config.rope_theta} | scaling,
+        'sliding_attention': {
+          'rope_theta': config.local_rope_theta,
+          'rope_type': 'default',
+        },
+      },
+    }
+
+  return Row(read, write)

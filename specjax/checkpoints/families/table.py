@@ -86,9 +86,11 @@ class TensorSplit(NamedTuple):
     marked = np.lib.stride_tricks.as_strided(np.uint8(0), shape, tuple(ones))
     indices, end = [], 0
     for part in self.views(marked):
-      index = [cut[stride - 1] for stride in part.strides]
+      split = part.ndim - self.outputs
+      # Axes inside an output may be parts of one of x.
+      outer = part.strides[: split + 1]
+      index = [cut[stride - 1] for stride in outer]
       if self.outputs:
-        split = part.ndim - self.outputs
         inner = math.prod(part.shape[split + 1 :])
         first, last, _ = index[split].indices(part.shape[split])
         begin = end if count == 1 else 0
@@ -164,6 +166,26 @@ LINEAR = TensorSplit(lambda x: (x,))
 # Queries, keys and values, which we group by key-value head: [G, H/G + 2, D].
 GROUPS = TensorSplit(
   lambda x: (x[..., :-2, :], x[..., -2:-1, :], x[..., -1:, :]), 3
+)
+
+
+def _pairs(x):
+  """Puts entries [..., D] that are half a head apart side by side."""
+  *outer, step = x.strides
+  half = x.shape[-1] // 2
+  shape = *x.shape[:-1], half, 2
+  return np.lib.stride_tricks.as_strided(x, shape, (*outer, step, half * step))
+
+
+# The same, of files whose rotary positions turn entries that are side by side:
+# [G, H/G + 2, 0 2 4 1 3 5] is stored as 0 1 2 3 4 5.
+TURNED = TensorSplit(
+  lambda x: (
+    _pairs(x[..., :-2, :]),
+    _pairs(x[..., -2:-1, :]),
+    x[..., -1:, :, None],
+  ),
+  4,
 )
 # [ways, F]: the gate before what it gates, or one way without a gate.
 WAYS = TensorSplit(lambda x: tuple(x[..., i, :] for i in range(x.shape[-2])))

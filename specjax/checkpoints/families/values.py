@@ -17,11 +17,17 @@ def gelu(x: jax.Array) -> jax.Array:
   return nn.gelu(x, approximate=False)
 
 
+def relu2(x: jax.Array) -> jax.Array:
+  """The square of ReLU (So et al., 2021, arXiv:2109.08668)."""
+  return jax.numpy.square(nn.relu(x))
+
+
 # Saving writes the first name of a function.
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
   'silu': nn.silu,
   'swish': nn.silu,
   'relu': nn.relu,
+  'relu2': relu2,
   'gelu': gelu,
   'gelu_new': nn.gelu,
   'gelu_pytorch_tanh': nn.gelu,
@@ -223,7 +229,7 @@ def _decode_types(layers):
 
 
 def window_by_layer_row(
-  default: int,
+  default: int | None,
   pattern: Callable[[int, dict[str, Any]], bool],
   switch: bool = False,
   sizes: tuple[tuple[str, int], ...] = (),
@@ -232,7 +238,8 @@ def window_by_layer_row(
 
   Args:
     default: of `sliding_window`.
-    pattern: (layer, sizes) -> whether it has one, for files without the types.
+    pattern: (layer, sizes and fields so far) -> whether it has one, for files
+      without the types.
     switch: whether `use_sliding_window` must be true for any to have it.
     sizes: attributes that the pattern looks at, and their defaults.
   """
@@ -240,7 +247,9 @@ def window_by_layer_row(
   def read(rest, known):
     layers = known['num_layers']
     window = take(rest, 'sliding_window', size, default, null=None)
-    given = {name: take(rest, name, size, usual) for name, usual in sizes}
+    given = known | {
+      name: take(rest, name, size, usual) for name, usual in sizes
+    }
     if switch and not take(rest, 'use_sliding_window', flag, False):
       window = None
     types = take(rest, 'layer_types', _decode_types(layers), None)

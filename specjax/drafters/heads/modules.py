@@ -93,10 +93,10 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
   params = read.loaded.params
   if sizes.own_unembedding:
     whole = params['unembedding']
-  elif config.logit_cap is not None or config.head_scale is not None:
+  elif config.logit_cap or config.head_scale or config.head_bias:
     raise ValueError(
-      'vocabulary: the target caps or scales its logits, which a smaller '
-      'output layer of the head would not; leave it out'
+      'vocabulary: the target caps, scales or shifts its logits, which a '
+      'smaller output layer of the head would not; leave it out'
     )
   else:
     # Where weights are read later they are read here, too, for this layer.
