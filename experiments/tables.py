@@ -8,8 +8,9 @@ the run needs.
   python -m experiments.tables results
 
 writes, from the rows below a folder: each summary.md, the plots, findings.md,
-papers.md, and, where the folder is called results, the marked parts of the
-README and of docs beside it. Nothing is measured. A marked part is one of
+real_findings.md, papers.md, and, where the folder is called results, the marked
+parts of the README and of docs beside it. Nothing is measured. A marked part is
+one of
 
   <!-- headline: quickstart -->                       where, how and a verdict:
                                                       what a summary begins with
@@ -172,7 +173,7 @@ def documents(root: pathlib.Path) -> dict[pathlib.Path, str]:
 
 
 def _attempt(
-  warnings: list[str], what: str, make: Callable, *given: Any
+  warnings: list[str], what: Any, make: Callable, *given: Any
 ) -> Any:
   """Calls a function; where rows are damaged, a warning says so instead."""
   try:
@@ -223,9 +224,10 @@ def compare(x: Published | Calculated) -> None:
 def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
   """Writes summaries, figures and pages; returns what could not be."""
   summaries, warnings = write(root, rows)
-  found = _attempt(warnings, f'{root}/findings.md', findings.text, rows)
-  if found is not None:
-    (root / 'findings.md').write_text(found)
+  for page in findings.PAGES:
+    found = _attempt(warnings, root / page.file, findings.text, rows, page)
+    if found is not None:
+      (root / page.file).write_text(found)
   (root / 'papers.md').write_text(published.page())
   if root.resolve().name == 'results':  # The one that documents quote.
     for document, way in documents(root.resolve().parent).items():

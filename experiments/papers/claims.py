@@ -508,6 +508,7 @@ class Claim:
       `where`, the fields that these rows have (by default a plain exact rule).
     costs: two drafters; the drafts of the second one cost less.
     missing: why nothing here can speak to it, if so.
+    look: a function that finds more cells.
   """
 
   name: str
@@ -517,9 +518,10 @@ class Claim:
   rises: dict[str, Any] | None = None
   costs: tuple[str, str] | None = None
   missing: str = ''
+  look: Look = lambda rows: ()
 
   def __call__(self, rows: Rows) -> list[Finding]:
-    findings = list(_OWN.get(self.name, lambda rows: ())(rows))
+    findings = list(self.look(rows))
     if self.rises:
       options = dict(self.rises)
       where = options.pop('where', PLAIN_RULE)
@@ -539,6 +541,6 @@ class Claim:
 
 _FILE = pathlib.Path(__file__).with_name('claims.json')
 CLAIMS = {
-  name: Claim(name, **fields)
+  name: Claim(name, **fields | {'look': _OWN.get(name, Claim.look)})
   for name, fields in json.loads(_FILE.read_text()).items()
 }

@@ -102,7 +102,7 @@ def _in_block(weights, tokens, length, source, *, target, rows):
 @functools.partial(jax.jit, static_argnames='target')
 def _in_one_pass(weights, tokens, length, source, *, target):
   """Logits [V] after length [] of tokens [1, S], without a cache."""
-  return transformer.score(target, weights, tokens, source)[0, length - 1]
+  return transformer.score(target, weights, tokens, source, length - 1)[0, 0]
 
 
 @jax.jit

@@ -324,12 +324,25 @@ def open_cache(
   return caches.with_source(cache, read, source.length)
 
 
-def score(model: Model, params, tokens, source: Source | None = None):
-  """Logits [B, T, V] of whole sequences, without what a cache remembers."""
+def score(
+  model: Model, params, tokens, source: Source | None = None, only=None
+):
+  """Logits [B, T, V] of whole sequences, without what a cache remembers.
+
+  Args:
+    model: that reads them.
+    params: of the model.
+    tokens: [B, T].
+    source: of an encoder-decoder.
+    only: one place [], if logits [B, 1, V] after its token are all that is
+      wanted.
+  """
   mask, positions = causal(*tokens.shape)
   cache = used = None
   if model.encode is not None:
     cache = open_cache(model, params, len(tokens), 1, source)
     used = jnp.zeros(len(tokens), jnp.int32)
-  out = model.forward(params, tokens, positions, cache, used, mask)
-  return model.head(params, out.hidden)
+  hidden = model.forward(params, tokens, positions, cache, used, mask).hidden
+  if only is not None:
+    hidden = jax.lax.dynamic_slice_in_dim(hidden, only, 1, 1)
+  return model.head(params, hidden)

@@ -144,6 +144,7 @@ class Predictor:
       temperature,
       tokens=int(tokens.sum()),
       unit_tokens=tokens.tolist(),
+      unit_overlap=[round(float(x), 4) for x in beta],
       digests=[reading.digest([text]) for text in texts],
       coverage=float(np.concatenate([w.size > 0 for w in every]).mean()),
       alpha=alpha.value,

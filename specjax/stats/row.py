@@ -296,6 +296,7 @@ REPLAY: Fields = {
   'prompts': COUNTED['prompts'],
   'tokens': Field(int, 'tokens of the target', 'tokens'),
   'unit_tokens': COUNTED['unit_tokens'],
+  'unit_overlap': COUNTED['unit_overlap'],
   'digests': Field(list[str] | None, 'a hash of each text'),
   'coverage': COUNTED['coverage'],
   'alpha': COUNTED['alpha'],

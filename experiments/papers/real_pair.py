@@ -1,0 +1,416 @@
+"""What is promised of speculation, looked at on a pair that people run.
+
+The rows are of `specjax predict` with configs/real_pair.py: texts of the target
+that drafters looked on at (many prompts), what a step costs, and the loop
+beside its prediction (fewer prompts, with times). A promise of how much is
+accepted is kept where the interval lies inside the range that was promised.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+from experiments.papers.claims import (
+  MARGIN,
+  PLACE,
+  Claim,
+  Finding,
+  apart,
+  exactly,
+  finding,
+  matched,
+  over_equation_one,
+)
+from specjax.reports import paired
+from specjax.reports.paired import ALPHA, TAU
+from specjax.stats import metrics, theory
+from specjax.stats.folders import Rows
+from specjax.stats.row import pick
+
+# Folders of many prompts without times, and of fewer with them.
+ACCEPTANCE, TIMED = 'real_pair/acceptance/', 'real_pair/timed/'
+CODE, FACTS = ('humaneval',), ('qa',)
+CREATIVE, COPIED = ('writing', 'roleplay'), ('summarization',)
+MODELS = 'sibling', 'smollm2'
+GAMMA = 4  # where one length is enough
+_SOURCES = {
+  'promise': 'what introductions and product pages promise',
+  'leviathan': 'arXiv:2211.17192',
+  'chen': 'arXiv:2302.01318',
+  'lookup': 'arXiv:2401.07851; arXiv:2311.08252',
+  'suffix': 'arXiv:2411.04975',
+  'quantized': 'arXiv:2410.11305',
+}
+
+
+def parts(rows: Rows, folder: str, part: str) -> list[dict]:
+  """Returns the rows of one part of the predictions of some folders."""
+  known = (some for name, some in rows.items() if name.startswith(folder))
+  return pick([*itertools.chain(*known)], part=part)
+
+
+def lengths(rows: Rows, folder: str = ACCEPTANCE) -> list[dict]:
+  """Returns a row for each draft length that was replayed."""
+  return [
+    row
+    | {
+      'gamma': gamma,
+      'unit_target_calls': calls,
+      'unit_prefixes': row['unit_tokens'],
+    }
+    for row in parts(rows, folder, 'replay')
+    for gamma, calls in zip(
+      row['gammas'], row['unit_target_calls'], strict=True
+    )
+  ]
+
+
+def place_of(row: dict, *names: str) -> dict:
+  return {name: row[name] for name in (*PLACE, *names)}
+
+
+def _inside(
+  drafter: str, domains: tuple[str, ...], low: float, high: float
+) -> Callable[[Rows], Iterator[Finding]]:
+  """Looks whether alpha lies in a range that was promised for some domains."""
+  middle, within = (low + high) / 2, (high - low) / 2
+
+  def look(rows: Rows) -> Iterator[Finding]:
+    for row in pick(
+      lengths(rows), drafter=drafter, gamma=GAMMA, domain=domains
+    ):
+      alpha = metrics.ratio(row['unit_overlap'], row['unit_prefixes'])
+      step = f'alpha {alpha.value:.2f}'
+      yield finding(
+        place_of(row), step, alpha.scaled(1, -middle), row, within=within
+      )
+
+  return look
+
+
+def _speed(domains: Callable[[str], bool], low: float, high: float):
+  """Looks whether measured speed-ups lie in a range."""
+  middle, within = (low + high) / 2, (high - low) / 2
+
+  def look(rows: Rows) -> Iterator[Finding]:
+    for row in parts(rows, TIMED, 'check'):
+      if domains(row['domain']):
+        speedup = _measured(row)
+        step = f'{speedup.value:.2f} times plain decoding'
+        yield finding(
+          place_of(row, 'drafter', 'gamma'),
+          step,
+          speedup.scaled(1, -middle),
+          row,
+          within=within,
+        )
+
+  return look
+
+
+def _measured(row: dict) -> metrics.Estimate:
+  return metrics.speedup(*(row[name] for name in paired.TIMES))
+
+
+def _pays(rows: Rows) -> Iterator[Finding]:
+  for row in parts(rows, TIMED, 'check'):
+    place = place_of(row, 'drafter', 'gamma')
+    yield finding(place, '', _measured(row).scaled(1, -1), row)
+
+
+def _rises(
+  *orders: tuple[str, str],
+  statistic: paired.Statistic = TAU,
+  domains: tuple[str, ...] = (),
+):
+  """Looks whether a statistic rises from one drafter to another."""
+
+  def look(rows: Rows) -> Iterator[Finding]:
+    some = pick(lengths(rows), gamma=GAMMA)
+    if domains:
+      some = pick(some, domain=domains)
+    pairs = ([{'drafter': name} for name in order] for order in orders)
+    for place, pair in matched(some, PLACE, *pairs):
+      estimate = paired.difference(*pair, statistic)
+      if estimate is not None:
+        step = ' to '.join(row['drafter'] for row in pair)
+        yield finding(place, step, estimate, pair[0])
+
+  return look
+
+
+def _few_bits(rows: Rows) -> Iterator[Finding]:
+  pair = [{'drafter': name} for name in ('sibling', 'sibling-int4')]
+  for place, both in matched(pick(lengths(rows), gamma=GAMMA), PLACE, pair):
+    change = paired.difference(*both, TAU, relative=True)
+    if change is not None:
+      yield finding(
+        place,
+        'tau, int4 over stored',
+        change.scaled(0.01),
+        both[0],
+        within=MARGIN,
+      )
+
+
+def _greedy_accepts_more(rows: Rows) -> Iterator[Finding]:
+  some = [r for r in pick(lengths(rows), gamma=GAMMA) if r['drafter'] in MODELS]
+  pair = [{'temperature': t} for t in (1.0, 0.0)]
+  for place, both in matched(some, ('domain', 'drafter'), pair):
+    yield finding(place, 'T 1 to T 0', apart(*both, ALPHA), *both)
+
+
+def _between(
+  drafter: str,
+  low: Iterable[str],
+  high: Iterable[str],
+  statistic: paired.Statistic,
+):
+  """Looks whether a statistic is higher in some domains than in others."""
+
+  def look(rows: Rows) -> Iterator[Finding]:
+    some = pick(lengths(rows), drafter=drafter, gamma=GAMMA)
+    pairs = (
+      [{'domain': name} for name in both]
+      for both in itertools.product(low, high)
+    )
+    for place, both in matched(some, ('temperature',), *pairs):
+      step = ' to '.join(row['domain'] for row in both)
+      yield finding(place, step, apart(*both, statistic), *both)
+
+  return look
+
+
+def _share_falls(rows: Rows) -> Iterator[Finding]:
+  some = [r for r in lengths(rows) if r['drafter'] in MODELS]
+  pair = [{'gamma': gamma} for gamma in (2, 8)]
+  for place, both in matched(some, (*PLACE, 'drafter'), pair):
+    columns = [row[name] for row in both for name in TAU]
+    fall = metrics.estimate(lambda n, d, m, e: n / d / 3 - m / e / 9, *columns)
+    yield finding(place, 'gamma 2 to 8', fall, both[0])
+
+
+def _equation_one(rows: Rows) -> Iterator[Finding]:
+  for row in pick(lengths(rows), drafter=MODELS, gamma=GAMMA):
+    place = place_of(row, 'drafter')
+    yield finding(place, '', over_equation_one(row), row, within=MARGIN)
+
+
+def _of_a_step(cost: dict) -> metrics.Draws:
+  """A speculative step in plain steps, turn by turn."""
+  times = cost['seconds_per_step']
+  turns = zip(times['whole'], times['plain'], strict=True)
+  return metrics.medians([whole / plain for whole, plain in turns])
+
+
+def _predicted(one: dict, cost: dict, other: dict, other_cost: dict):
+  """Returns the predicted speed of `other` over that of `one`, less 1."""
+  sums = metrics.Sums(*(row[name] for row in (one, other) for name in TAU))
+  return metrics.combine(
+    lambda n, d, m, e, step, other_step: m / e / (n / d) * step / other_step,
+    sums,
+    _of_a_step(cost),
+    _of_a_step(other_cost),
+    positive=True,
+  ).scaled(1, -1)
+
+
+def _faster(one: dict, other: dict):
+  """Looks whether one way to draft is predicted to be faster than another."""
+
+  def look(rows: Rows) -> Iterator[Finding]:
+    costs = [pick(parts(rows, TIMED, 'cost'), **way) for way in (one, other)]
+    if not all(costs):
+      return
+    for place, both in matched(lengths(rows), PLACE, [one, other]):
+      (cost, *_), (other_cost, *_) = costs
+      estimate = _predicted(both[0], cost, both[1], other_cost)
+      step = ' to '.join(f'{w["drafter"]} {w["gamma"]}' for w in (one, other))
+      yield finding(place, step, estimate, both[0])
+
+  return look
+
+
+def _half_is_enough(rows: Rows) -> Iterator[Finding]:
+  for cost in parts(rows, TIMED, 'cost'):
+    tokens = float(theory.tokens_per_call(0.5, cost['gamma']))
+    speed = metrics.combine(
+      lambda step, tokens=tokens: tokens / step, _of_a_step(cost), positive=True
+    )
+    cell = f'{cost["drafter"]}, gamma {cost["gamma"]}: {speed.value:.2f} times'
+    yield Finding(cell, speed.scaled(1, -1.8))
+
+
+def _greedy(rows: Rows) -> Iterator[Finding]:
+  for row in pick(parts(rows, TIMED, 'check'), temperature=0.0):
+    place = ', '.join(str(x) for x in place_of(row, 'drafter').values())
+    cell = f'{place}: {row["same_text"]} of {row["prompts"]} texts'
+    yield exactly(cell, row['same_text'] == row['prompts'])
+
+
+def _as_predicted(rows: Rows) -> Iterator[Finding]:
+  def over(n, d, *more):
+    *times, step = more
+    return n / d / step / paired.of_sums(*times)
+
+  for row in parts(rows, TIMED, 'check'):
+    way = {name: row[name] for name in ('drafter', 'gamma')}
+    (cost,) = pick(parts(rows, TIMED, 'cost'), **way)
+    (seen,) = pick(
+      lengths(rows, TIMED), **place_of(row), **way,
+      prompts_hash=row['prompts_hash'],
+    )  # fmt: skip
+    columns = [seen[name] for name in TAU]
+    columns += [row[name] for name in paired.SPEEDUP]
+    estimate = metrics.combine(
+      over, metrics.Sums(*columns), _of_a_step(cost), positive=True
+    )
+    yield finding(
+      place_of(row) | way, '', estimate.scaled(1, -1), row, within=MARGIN
+    )
+
+
+_RISE, _LESS = 'difference of tau', 'difference of alpha'
+_FAST = 'ratio of the predicted speeds, less 1'
+_CELLS: tuple[
+  tuple[str, str, str, Callable[[Rows], Iterable[Finding]]], ...
+] = (
+  (
+    'On code 70 to 80% of drafted tokens are accepted',
+    'promise',
+    'alpha of the sibling, less .75',
+    _inside('sibling', CODE, 0.7, 0.8),
+  ),
+  (
+    'On questions of fact 60 to 75% of drafted tokens are accepted',
+    'promise',
+    'alpha of the sibling, less .675',
+    _inside('sibling', FACTS, 0.6, 0.75),
+  ),
+  (
+    'On creative text 50 to 65% of drafted tokens are accepted',
+    'promise',
+    'alpha of the sibling, less .575',
+    _inside('sibling', CREATIVE, 0.5, 0.65),
+  ),
+  (
+    'Code is decoded 2.5 to 3 times as fast',
+    'promise',
+    'speed-up measured on this CPU, less 2.75',
+    _speed(lambda domain: domain in CODE, 2.5, 3.0),
+  ),
+  (
+    'Other text is decoded 1.5 to 2.2 times as fast',
+    'promise',
+    'speed-up measured on this CPU, less 1.85',
+    _speed(lambda domain: domain not in CODE, 1.5, 2.2),
+  ),
+  (
+    'Speculation is faster than plain decoding',
+    'promise',
+    'speed-up measured on this CPU, less 1; the three ways that were predicted '
+    'to be fastest in each domain',
+    _pays,
+  ),
+  (
+    'An acceptance of one half still gives 1.8 times the speed',
+    'promise',
+    "Equation 1 at alpha .5 with this CPU's costs, less 1.8",
+    _half_is_enough,
+  ),
+  (
+    "A draft of a tenth of the target's size is faster than one of a third",
+    'promise',
+    f'{_FAST}; the small one has another vocabulary',
+    _faster(
+      {'drafter': 'sibling', 'gamma': 4}, {'drafter': 'smollm2', 'gamma': 4}
+    ),
+  ),
+  (
+    'A draft in four bits gives as many tokens as in the bits of its file',
+    'quantized',
+    'relative difference of tau',
+    _few_bits,
+  ),
+  (
+    'A draft in four bits is faster than in the bits of its file',
+    'quantized',
+    _FAST,
+    _faster(
+      {'drafter': 'sibling', 'gamma': 4},
+      {'drafter': 'sibling-int4', 'gamma': 4},
+    ),
+  ),
+  (
+    'alpha rises from lookup to a small model and to a larger one',
+    'leviathan',
+    _LESS,
+    _rises(('ngram', 'smollm2'), ('smollm2', 'sibling'), statistic=ALPHA),
+  ),
+  (
+    'alpha at temperature 0 is above alpha at temperature 1',
+    'leviathan',
+    _LESS,
+    _greedy_accepts_more,
+  ),
+  (
+    'tau is what Equation 1 gives at alpha, within 10%',
+    'leviathan',
+    'relative difference',
+    _equation_one,
+  ),
+  (
+    'tau / (gamma + 1) falls with gamma',
+    'chen',
+    'its value at gamma 2 less that at 8',
+    _share_falls,
+  ),
+  (
+    'Drafts can be too long: gamma 4 is faster than gamma 8',
+    'chen',
+    _FAST,
+    _faster(
+      {'drafter': 'sibling', 'gamma': 8}, {'drafter': 'sibling', 'gamma': 4}
+    ),
+  ),
+  (
+    'Code is easier to draft than creative text',
+    'promise',
+    _LESS,
+    _between('sibling', CREATIVE, CODE, ALPHA),
+  ),
+  (
+    'Lookup gains more on text that copies than on creative text',
+    'lookup',
+    _RISE,
+    _between('ngram', CREATIVE, COPIED, TAU),
+  ),
+  (
+    'Lookup that copies as far as the match is long gives more tokens than the '
+    'last place of a short match',
+    'suffix',
+    _RISE,
+    _rises(('ngram', 'suffix')),
+  ),
+  (
+    'Lookup gives as many tokens as a model where text is copied',
+    'lookup',
+    _RISE,
+    _rises(('sibling', 'ngram'), domains=COPIED),
+  ),
+  (
+    'Greedy texts are those of plain decoding',
+    'leviathan',
+    'texts that are equal',
+    _greedy,
+  ),
+  (
+    'The speed-up is what it is predicted to be, within 10%',
+    'leviathan',
+    'predicted over measured, less 1',
+    _as_predicted,
+  ),
+)
+CLAIMS = tuple(
+  Claim(text, text, _SOURCES[source], quantity, look=look)
+  for text, source, quantity, look in _CELLS
+)
