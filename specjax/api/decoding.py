@@ -262,7 +262,7 @@ def _decode_to_stop(
       sizes[row] += len(pieces)
       begin[row], done[row] = new.end, new.done or shown[row].ended
     # A row that others wait for drafts no more.
-    state = sharding.laid(made.spec.target.placement, pool.stop(state, done))
+    state = sharding.laid(made.spec.target, pool.stop(state, done))
   cut = [
     row._replace(tokens=row.tokens[:size], logprobs=row.logprobs[:size])
     for row, size in zip(read(state), sizes, strict=True)

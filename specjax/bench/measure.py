@@ -244,7 +244,8 @@ def exchanged(way: Decoding, job: Job) -> dict:
     return {}
   state = start(way, job)
   steps = whole(way.spec, jnp.ones((), jnp.int32))
-  lowered = generate.loop.lower(way.params, state, steps, spec=way.spec)
+  loop = generate.loop_for(way.spec, state)
+  lowered = loop.lower(way.params, state, steps, spec=way.spec)
   return collectives.count(lowered.compile().as_text())
 
 

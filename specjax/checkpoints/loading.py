@@ -236,6 +236,7 @@ def load(
       plan.sources, plan.shapes, plan.tensors, dtype, places, form
     )
   made = flax.traverse_util.unflatten_dict(params, sep='/')
+  made = devices.lay_weights(model.config.device, made)
   return variants.to_native(model, made) if form.blocks else (model, made)
 
 

@@ -20,7 +20,7 @@ from specjax.loop.buffers import plan_buffers
 from specjax.loop.buffers import slots_for as slots_for
 from specjax.loop.buffers import stop_when as stop_when
 from specjax.models import cache as caches
-from specjax.models import prefill, transformer
+from specjax.models import devices, prefill, sharding, transformer
 from specjax.types import (
   Context,
   Counts,
@@ -163,7 +163,7 @@ def start(
     taps=spec.drafter.taps,
     read_slots=read_slots,
   )
-  return _begin(
+  state = _begin(
     params,
     tokens,
     lengths,
@@ -178,6 +178,7 @@ def start(
     read_slots=read_slots,
     recording=recording,
   )
+  return sharding.laid(spec.target, state)
 
 
 def context(state: SpecState) -> Context:
@@ -306,6 +307,7 @@ def step(
     records=records,
   )
   new = scoring.same_types(new, state)
+  new = devices.lay_caches(spec.target.config.device, new)
   placement = spec.target.placement
   return new if placement is None else placement.constrain_state(new)
 
@@ -338,6 +340,25 @@ def loop(
   return jax.lax.while_loop(more, turn, (zero, state))[1]
 
 
+@functools.lru_cache(maxsize=64)
+def _loop_into(structure, formats):
+  return jax.jit(
+    loop.__wrapped__,
+    static_argnames=('spec', 'parts'),
+    donate_argnames='state',
+    out_shardings=jax.tree.unflatten(structure, formats),
+  )
+
+
+def loop_for(spec: Spec, state: SpecState):
+  """Returns the compiled `loop` that leaves a state as it lies in memory."""
+  if spec.target.config.device.cache is devices.as_cached:
+    return loop
+  leaves, structure = jax.tree.flatten(state)
+  formats = (x.format if x.ndim == 4 else x.sharding for x in leaves)
+  return _loop_into(structure, tuple(formats))
+
+
 def generate(
   params: Params,
   state: SpecState,
@@ -364,4 +385,5 @@ def generate(
   """
   arguments.check_state(state, spec)
   arguments.check_steps(steps)
-  return loop(params, state, steps, spec=spec, parts=parts)
+  run = loop_for(spec, state)
+  return run(params, state, steps, spec=spec, parts=parts)

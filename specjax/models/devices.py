@@ -5,24 +5,68 @@ these forms were chosen by.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.experimental.layout import Format, Layout, with_layout_constraint
 
 from specjax.models import cache_attention
 from specjax.models.attention import CacheAttention
+from specjax.types import KV
+
+Order = tuple[int, ...]  # axes of an array in memory, the slowest first
+_TILE = 128  # columns of a tile of a TPU's memory, and slots of a small cache
+
+
+def as_declared(name: str, shape: tuple[int, ...]) -> Order | None:
+  """The order of a weight that lies as it is declared."""
+  del name, shape
+  return None
+
+
+def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
+  """Returns the order in which a TPU reads a weight of a layer."""
+  if name == 'up':
+    return 1, 0, 2
+  if name == 'qkv':
+    return (1, 2, 3, 0) if shape[-1] % _TILE else (1, 2, 0, 3)
+  return None
+
+
+def as_cached(width: int) -> KV | None:
+  """The orders of a cache that lies as it is declared."""
+  del width
+  return None
+
+
+def by_slots(width: int) -> KV | None:
+  """Returns the orders in which a TPU reads keys and values of a cache."""
+  if width % _TILE:
+    return KV((0, 1, 2, 3), (0, 1, 3, 2))
+  return KV((0, 3, 1, 2), (0, 2, 1, 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceForm:
   """What differs by the platform that a program is compiled for.
 
+  Arrays that lie in another order than a program reads are copied at each call.
+
   Attributes:
     rows: fewest rows of a product. A TPU multiplies fewer rows on its vector
       unit, and reads the weights several times as slowly.
     attention: how a cache is read.
+    order: (name of a linear map, shape of its weight) -> the order of its axes
+      in memory; None: as declared.
+    cache: (width of a head) -> the orders of a cache's keys and values; None:
+      as declared.
   """
 
   rows: int = 1
   attention: CacheAttention = cache_attention.blocked
+  order: Callable[[str, tuple[int, ...]], Order | None] = as_declared
+  cache: Callable[[int], KV | None] = as_cached
 
 
 CPU = DeviceForm()
@@ -32,5 +76,56 @@ CPU = DeviceForm()
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
   'gpu': CPU,
-  'tpu': DeviceForm(rows=8, attention=cache_attention.few(8192)),
+  'tpu': DeviceForm(
+    8,
+    cache_attention.few(8192),
+    by_outputs,
+    by_slots,
+  ),
 }
+
+
+def lay_weights(form: DeviceForm, params: Any) -> Any:
+  """Puts parameters where programs read them, and takes their buffers over.
+
+  Args:
+    form: of the devices.
+    params: arrays, or shapes with shardings.
+  """
+
+  def one(path, x):
+    keys = [getattr(key, 'key', None) for key in path]
+    whole = len(keys) > 1 and keys[-1] == 'w'
+    return _lay(x, form.order(keys[-2], x.shape) if whole else None)
+
+  return jax.tree_util.tree_map_with_path(one, params)
+
+
+def lay_caches(form: DeviceForm, tree: Any) -> Any:
+  """Puts the caches of a tree where programs read them, as `lay_weights`.
+
+  Inside a program they are held there.
+  """
+  if form.cache is as_cached:
+    return tree
+
+  def one(kv):
+    # Drafts in flight are small, and lie as they are declared.
+    if not isinstance(kv, KV) or kv.v.shape[2] < _TILE:
+      return kv
+    orders = form.cache(kv.v.shape[3])
+    return kv if orders is None else KV(*map(_lay, kv, orders))
+
+  return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, KV))
+
+
+def _lay(x: Any, order: Order | None) -> Any:
+  if order is None:
+    return x
+  if isinstance(x, jax.core.Tracer):
+    return with_layout_constraint(x, Layout(order))
+  where = Format(Layout(order), x.sharding)
+  if isinstance(x, jax.ShapeDtypeStruct):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+  lies = x.format.layout.major_to_minor == order
+  return x if lies else jax.device_put(x, where, donate=True)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,11 @@ from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from specjax.models import devices
 from specjax.types import KV, CrossKV, SpecState
+
+if TYPE_CHECKING:
+  from specjax.models.transformer import Model
 
 NAMES = ('data', 'model')
 
@@ -194,12 +198,18 @@ def _lies(x: jax.Array, where: NamedSharding) -> bool:
   return x.sharding == where
 
 
-def laid(placement: Placement | None, state: SpecState) -> SpecState:
-  """Puts a state where it lies between two steps.
+def laid(model: 'Model', state: SpecState) -> SpecState:
+  """Puts a state of a target where it lies between two steps.
 
-  A program may return it elsewhere on a mesh, and each program is compiled once
-  for every place that its state comes from.
+  A program may return it elsewhere on a mesh, or in another order in memory,
+  and each program is compiled once for every place that its state comes from.
   """
+  return devices.lay_caches(
+    model.config.device, _on_mesh(model.placement, state)
+  )
+
+
+def _on_mesh(placement: Placement | None, state: SpecState) -> SpecState:
   if placement is None:
     return state
   leaves, structure = jax.tree.flatten(state)

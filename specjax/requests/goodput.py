@@ -123,7 +123,7 @@ def measure(ways: Mapping[int, tuple[Params, Spec]], state: SpecState) -> Table:
         draft, steps = what or (longest, 0)
         params, spec = ways[draft]
         placement = spec.target.placement
-        filled = sharding.laid(placement, _fill(state, length))
+        filled = sharding.laid(spec.target, _fill(state, length))
         jax.block_until_ready(filled)
         before = jax.device_get(filled.counts.target_calls)
         began = time.perf_counter()
@@ -377,11 +377,11 @@ class Goodput:
     """Steps of one length, whatever it was before."""
     if length and self._behind:
       state = mixed_lengths.read_again(params, state, spec=spec)
-      state = sharding.laid(spec.target.placement, state)
+      state = sharding.laid(spec.target, state)
     self._behind = not length
     params, run = self._way(params, spec, length)
     state, sums = mixed_lengths.run(params, state, steps, spec=run)
-    return sharding.laid(spec.target.placement, state), sums
+    return sharding.laid(spec.target, state), sums
 
   def advance(
     self, params: Params, state: SpecState, steps: Any, *, spec: Spec
@@ -423,4 +423,4 @@ class Goodput:
     if 0 in self.lengths:
       state = mixed_lengths.read_again(params, state, spec=spec)
     self._behind = False
-    return sharding.laid(spec.target.placement, state)
+    return sharding.laid(spec.target, state)

@@ -331,7 +331,7 @@ class Pool:
 
   def _laid(self, state: SpecState) -> SpecState:
     """The state as a step leaves it: then each program is compiled once."""
-    return sharding.laid(self.spec.target.placement, state)
+    return sharding.laid(self.spec.target, state)
 
   def _advance(self, steps: int) -> None:
     placement = self.spec.target.placement

@@ -26,6 +26,7 @@ from specjax.errors import UserError, blame, need, writing
 from specjax.models import cache as caches
 from specjax.models import cache_attention, sharding
 from specjax.models.config import TransformerConfig
+from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement
 from specjax.stats import roofline, theory
 
@@ -108,9 +109,9 @@ def plan(x: Compiled) -> Shapes:
     read_sizes(f'{name}.path', getattr(x, name).path)
     for name in ('target', 'draft')
   ]
+  form = FORMS['gpu' if devices.is_gpu(x.device) else 'tpu']
   if x.attention:
-    way = ATTENTIONS[x.attention]
-    configs = [dataclasses.replace(one, attention=way) for one in configs]
+    form = dataclasses.replace(form, attention=ATTENTIONS[x.attention])
   shapes = Shapes(
     *configs,
     placement=Placement(
@@ -126,6 +127,7 @@ def plan(x: Compiled) -> Shapes:
     batch=x.batch,
     slots=slots,
     used=x.used,
+    form=form,
   )
   if x.layers:
     both = shapes.target.num_layers, shapes.draft.num_layers

@@ -23,8 +23,10 @@ from specjax.bench import memory, sampling_stages
 from specjax.bench.config import SamplingValues
 from specjax.drafters import lm, plain
 from specjax.loop import generate
+from specjax.models import devices as layout
 from specjax.models import linear, sharding, transformer, variants
 from specjax.models.config import TransformerConfig
+from specjax.models.devices import DeviceForm
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
 from specjax.stats.roofline import Chip, Pass, Step
@@ -53,6 +55,7 @@ class Shapes:
     batch: rows.
     slots: of a cache.
     used: slots in use.
+    form: what differs by the platform.
   """
 
   target: TransformerConfig
@@ -67,6 +70,7 @@ class Shapes:
   batch: int
   slots: int
   used: int
+  form: DeviceForm
 
   def at_depth(self, layers: Sequence[int]) -> 'Shapes':
     """Returns the shapes with the first layers of target and draft alone."""
@@ -82,8 +86,8 @@ class Shapes:
   def models(self) -> tuple[tuple[Model, Placement], ...]:
     """Target and draft without a mesh, and the place of each."""
     target, draft = (
-      transformer.build(self.target),
-      transformer.build(self.draft),
+      variants.for_device(transformer.build(config), self.form)
+      for config in (self.target, self.draft)
     )
     draft = variants.resize_head(draft, self.target.vocab_size)
     return (target, self.placement), (draft, self.placement.for_draft)
@@ -202,7 +206,9 @@ def lower(x: Shapes, name: str) -> Lowered:
   if split:
     models = [transformer.place(model, place) for model, place in x.models]
   held = [
-    put(x.weights(model), transformer.shardings(model.config, place))
+    layout.lay_weights(
+      x.form, put(x.weights(model), transformer.shardings(model.config, place))
+    )
     for model, place in x.models
   ]
   params = Params(held[0], held[1] if name in DRAFTING else None)
@@ -212,6 +218,7 @@ def lower(x: Shapes, name: str) -> Lowered:
   begun = dataclasses.replace(spec, target=bare[0])
   state = jax.eval_shape(lambda params: _begin(x, name, begun, params), params)
   state = put(state, x.placement.of_state(state))
+  state = layout.lay_caches(x.form, state)
   if name == 'prefill':
     rows = state.tokens, state.length
     program = generate._prefill.lower(
@@ -220,7 +227,8 @@ def lower(x: Shapes, name: str) -> Lowered:
   else:
     steps = put(jax.ShapeDtypeStruct((), jnp.int32))
     end = generate.StopWhen(steps, steps) if name == 'pool' else steps
-    program = generate.loop.lower(params, state, end, spec=spec)
+    loop = generate.loop_for(spec, state)
+    program = loop.lower(params, state, end, spec=spec)
   return Lowered(program, params)
 
 
