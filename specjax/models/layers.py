@@ -35,8 +35,9 @@ class Norm(nn.Module):
       y = y - y.mean(-1, keepdims=True)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + c.norm_eps)
     if c.norm_plus_one:
-      return (y * (1 + scale.astype(y.dtype))).astype(x.dtype)
-    y = y.astype(x.dtype) * scale
+      y = (y * (1 + scale.astype(y.dtype))).astype(x.dtype)
+    else:
+      y = y.astype(x.dtype) * scale
     if c.layer_norm and c.norm_bias:
       y += self.param('bias', declare(nn.initializers.zeros, axis), shape)
     return y

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specjax.checkpoints.families import FAMILIES, conversion
+from tests.support import tiny_families
 
 SIZES = {
   'hidden_size': 16,
@@ -107,3 +108,16 @@ def test_dynamic_scaling_begins_behind_the_trained_length(longest, growth):
   base = 100 * growth ** (8 / 6)
   assert amplitude == 1
   assert found.tolist() == pytest.approx([base ** (-i / 4) for i in range(4)])
+
+
+@pytest.mark.parametrize('name', tiny_families.OPTIONS)
+def test_the_default_configuration_of_a_type_is_read(name):
+  """With the sizes that it has there, which are those of a released model."""
+  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)]()
+  family, config = conversion.read_attributes(FAMILIES, made.to_dict())
+  text = made.get_text_config()
+  assert family.model_type == text.model_type
+  assert (config.vocab_size, config.width) == (
+    text.vocab_size,
+    text.hidden_size,
+  )

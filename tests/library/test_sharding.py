@@ -13,7 +13,7 @@ from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
 from specjax.models import sharding, transformer
 from specjax.types import KV, SpecState
-from tests.support import tiny, tiny_families
+from tests.support import models, tiny, tiny_families
 
 
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
@@ -45,6 +45,21 @@ def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
         cutting.fill(filled, len(names), i, [tensor[j] for j in indices])
       np.testing.assert_array_equal(filled, x[cut])
   assert found > 3
+
+
+def test_parameters_of_other_choices_are_split_as_what_they_belong_to():
+  """Norms over all heads as the heads, biases of logits as the logits."""
+  placement = sharding.Placement(sharding.plan_mesh(1, 2))
+
+  def specs(name):
+    model = models.tiny(32, 2, num_kv_heads=2, **models.CHOICES[name])
+    return transformer.shardings(model.config, placement)
+
+  behind, one = specs('normed behind'), specs('one norm')
+  for key in ('q_norm', 'k_norm'):
+    assert tuple(behind['layer0'][key]['scale'].spec) == ('model',)
+    assert not tuple(one['layer0'][key]['scale'].spec)
+  assert tuple(one['unembedding_bias'].spec) == ('model',)
 
 
 def test_what_a_mesh_does_not_divide_stays_whole():

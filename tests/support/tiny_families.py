@@ -277,6 +277,21 @@ OPTIONS |= {
     rope_parameters=_ROPE | dict(partial_rotary_factor=0.5),
   ),
 }
+OPTIONS |= {
+  'olmoe': dict(_SHORT, num_experts=5, num_experts_per_tok=2),
+  'ministral': dict(_ROPED, sliding_window=5, layer_types=_TYPES_OF_LAYERS),
+  'nemotron': dict(OPTIONS['phi'], head_dim=8),
+  'stablelm': OPTIONS['phi'],
+  'hyperclovax': dict(
+    _SHORT,
+    embedding_multiplier=3.0,
+    logits_scaling=1.4,
+    residual_multiplier=0.6,
+    attention_multiplier=0.3,
+  ),
+  'jais2': _SHORT,
+  'vaultgemma': OPTIONS['gemma2'] | dict(head_dim=6),
+}
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
 SWITCHES = {
@@ -357,16 +372,32 @@ SWITCHES = {
   'arcee': [_TIED, {'attention_bias': True, 'mlp_bias': True}],
   'helium': [_TIED],
   'phi': [{'hidden_act': 'relu'}],
+  'olmoe': [{'norm_topk_prob': True}, {'attention_bias': True}],
+  'ministral': [{'layer_types': _TYPES_OF_LAYERS[::-1]}],
+  'nemotron': [_TIED, {'attention_bias': True, 'mlp_bias': True}],
+  'stablelm': [{'use_parallel_residual': True}, {'use_qkv_bias': True}, _TIED],
+  'hyperclovax': [
+    {'use_post_norm': False},
+    {'attention_multiplier': None, 'logits_scaling': 1.0},
+    {'attention_bias': True, 'mlp_bias': True},
+  ],
+  'jais2': [{'attention_bias': False}, {'mlp_bias': False}],
+  'vaultgemma': [_TIED, {'attn_logit_softcapping': None}],
   'qwen3_vl': [_TIED],
 }
 # Entries that are not called as their `model_type`.
 _TYPES = {'t5_v1_1': 't5'}
 
 
+def type_of(name: str) -> str:
+  """Returns the `model_type` of an entry."""
+  return _TYPES.get(name, name)
+
+
 def make_config(name: str, **options) -> transformers.PreTrainedConfig:
   """Returns the configuration of an entry, with other choices."""
   own = copy.deepcopy(OPTIONS[name] | options)  # transformers writes into it.
-  return transformers.AutoConfig.for_model(_TYPES.get(name, name), **own)
+  return transformers.AutoConfig.for_model(type_of(name), **own)
 
 
 def attributes(name: str, **options) -> dict[str, Any]:

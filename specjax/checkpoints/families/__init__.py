@@ -13,13 +13,23 @@ from specjax.checkpoints.families.dense import (
   ARCEE,
   GRANITE,
   HUNYUAN,
+  HYPERCLOVAX,
+  JAIS2,
+  MINISTRAL,
   MINISTRAL3,
+  NEMOTRON,
   PHI,
   SEED_OSS,
   SMOLLM3,
+  STABLELM,
   STARCODER2,
 )
-from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
+from specjax.checkpoints.families.gemma import (
+  GEMMA,
+  GEMMA2,
+  GEMMA3,
+  VAULTGEMMA,
+)
 from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
 from specjax.checkpoints.families.interleaved import (
   COHERE,
@@ -30,7 +40,7 @@ from specjax.checkpoints.families.interleaved import (
   HELIUM,
 )
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
-from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3
+from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3, OLMOE
 from specjax.checkpoints.families.qwen import (
   QWEN2,
   QWEN2_5_VL,
@@ -79,6 +89,13 @@ FAMILIES = {
     GLM,
     COHERE,
     HELIUM,
+    OLMOE,
+    MINISTRAL,
+    NEMOTRON,
+    STABLELM,
+    HYPERCLOVAX,
+    JAIS2,
+    VAULTGEMMA,
     T5,
   )
 }

@@ -2,8 +2,9 @@
 
 SmolLM3 has no positions in every fourth layer, Granite has four multipliers,
 Seed-OSS other biases, Arcee an MLP without a gate, Ministral 3 queries that
-grow with their position, Hunyuan norms behind the positions, StarCoder 2 and
-Phi LayerNorms, and Phi one of them for both attention and MLP.
+grow with their position, Hunyuan norms behind the positions, StarCoder 2, Jais
+2, Nemotron, StableLM and Phi LayerNorms, and Phi one of them for both attention
+and MLP.
 """
 
 import dataclasses
@@ -137,16 +138,21 @@ def multiplier_row(name: str, field: str, default: float = 1.0) -> Row:
   return Row(read, write)
 
 
-def _read_attention(rest, known):
-  value = take(rest, 'attention_multiplier', values.number, 1.0)
-  return {'query_scale': None if value == known['head_dim'] ** -0.5 else value}
+def _attention_row(default: float | None) -> Row:
+  name = 'attention_multiplier'
 
+  def read(rest, known):
+    usual = known['head_dim'] ** -0.5
+    value = take(
+      rest, name, values.number, usual if default is None else default
+    )
+    return {'query_scale': None if value == usual else value}
 
-def _write_attention(config):
-  scale = config.query_scale
-  return {
-    'attention_multiplier': config.head_dim**-0.5 if scale is None else scale
-  }
+  def write(config):
+    scale = config.query_scale
+    return {name: config.head_dim**-0.5 if scale is None else scale}
+
+  return Row(read, write)
 
 
 def _read_logits(rest, known):
@@ -161,11 +167,9 @@ def _write_logits(config):
   return {'logits_scaling': whole if 1 / whole == scale else 1 / scale}
 
 
-GRANITE_ROWS = (
+_MULTIPLIERS = (
   multiplier_row('embedding_multiplier', 'embedding_scale'),
   multiplier_row('residual_multiplier', 'residual_scale'),
-  Row(_read_attention, _write_attention),
-  Row(_read_logits, _write_logits),
 )
 
 GRANITE = dataclasses.replace(
@@ -179,10 +183,39 @@ GRANITE = dataclasses.replace(
     epsilon_row(1e-6),
     attention_bias_row(False),
     _MLP_BIAS,
-    *GRANITE_ROWS,
+    *_MULTIPLIERS,
+    _attention_row(1.0),
+    Row(_read_logits, _write_logits),
     tied_row(False),
   ),
   only={},
+)
+
+HYPERCLOVAX = dataclasses.replace(
+  LLAMA,
+  model_type='hyperclovax',
+  architecture='HyperCLOVAXForCausalLM',
+  rows=(
+    *size_rows(2048),
+    rope.rope_row(),
+    _SILU,
+    epsilon_row(1e-6),
+    attention_bias_row(False),
+    _MLP_BIAS,
+    *_MULTIPLIERS,
+    _attention_row(None),
+    multiplier_row('logits_scaling', 'head_scale'),
+    attribute('use_post_norm', 'post_norms', values.flag, True),
+    tied_row(False),
+  ),
+  only={},
+  sources=SOURCES
+  | {
+    f'layer{{}}/post{i}/scale': Tensors(
+      KEEP, (_LAYER + f'post_norm{i}.weight',)
+    )
+    for i in (1, 2)
+  },
 )
 
 _GROWTH = 'llama_4_scaling_beta'
@@ -196,6 +229,22 @@ _MINISTRAL_ROPE = {
   _GROWTH: 0.1,
 }
 _ROPE = rope.rope_row(1e6)
+
+
+MINISTRAL = dataclasses.replace(
+  LLAMA,
+  model_type='ministral',
+  architecture='MinistralForCausalLM',
+  rows=(
+    *size_rows(131072, kv_heads=8),
+    rope.rope_row(),
+    values.window_by_layer_row(4096, lambda layer, known: True),
+    _SILU,
+    epsilon_row(1e-6),
+    tied_row(False),
+  ),
+  only={},
+)
 
 
 def _read_growing(rest, known):
@@ -304,6 +353,13 @@ def norm_biases(names: dict[str, str]) -> dict[str, Tensors]:
   }
 
 
+_NORMS = norm_biases(
+  {
+    'norm': 'model.norm',
+    'layer{}/norm1': _LAYER + 'input_layernorm',
+    'layer{}/norm2': _LAYER + 'post_attention_layernorm',
+  }
+)
 _BIASES = 'qkv_bias', 'out_bias', 'mlp_bias'
 
 STARCODER2 = dataclasses.replace(
@@ -322,13 +378,7 @@ STARCODER2 = dataclasses.replace(
   fixed={'layer_norm': True, 'gated': False},
   only={},
   sources=SOURCES
-  | norm_biases(
-    {
-      'norm': 'model.norm',
-      'layer{}/norm1': _LAYER + 'input_layernorm',
-      'layer{}/norm2': _LAYER + 'post_attention_layernorm',
-    }
-  )
+  | _NORMS
   | {
     'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.c_fc.weight',)),
     'layer{}/up/b': Tensors(WAYS, (_LAYER + 'mlp.c_fc.bias',)),
@@ -336,6 +386,61 @@ STARCODER2 = dataclasses.replace(
     'layer{}/down/b': Tensors(KEEP, (_LAYER + 'mlp.c_proj.bias',)),
   },
   harmless=_TRAINING,
+)
+
+JAIS2 = dataclasses.replace(
+  LLAMA,
+  model_type='jais2',
+  architecture='Jais2ForCausalLM',
+  rows=(
+    *size_rows(8192),
+    rope.rope_row(),
+    values.activation_row('hidden_act', 'relu2'),
+    epsilon_row(1e-5, 'layer_norm_eps'),
+    attention_bias_row(True),
+    attribute('mlp_bias', 'mlp_bias', values.flag, True),
+    tied_row(False),
+  ),
+  fixed={'layer_norm': True, 'gated': False},
+  only={},
+  sources=SOURCES | _NORMS | _UP,
+)
+
+NEMOTRON = dataclasses.replace(
+  JAIS2,
+  model_type='nemotron',
+  architecture='NemotronForCausalLM',
+  rows=(
+    *size_rows(4096),
+    rope.rope_row(part=0.5),
+    values.activation_row('hidden_act', 'relu2'),
+    epsilon_row(1e-5, 'norm_eps'),
+    attention_bias_row(False),
+    _MLP_BIAS,
+    tied_row(False),
+  ),
+  fixed={'layer_norm': True, 'gated': False, 'norm_plus_one': True},
+)
+
+STABLELM = dataclasses.replace(
+  LLAMA,
+  model_type='stablelm',
+  architecture='StableLmForCausalLM',
+  rows=(
+    *size_rows(4096, kv_heads=32),
+    rope.rope_row(part=0.25),
+    _SILU,
+    epsilon_row(1e-5, 'layer_norm_eps'),
+    attribute('use_qkv_bias', 'qkv_bias', values.flag, False),
+    attribute(
+      'use_parallel_residual', ('parallel', 'one_norm'), values.flag, False
+    ),
+    tied_row(False),
+  ),
+  fixed={'layer_norm': True},
+  only={'qk_layernorm': False},
+  sources=SOURCES | _NORMS,
+  harmless=frozenset({'hidden_dropout'}),
 )
 
 PHI = dataclasses.replace(

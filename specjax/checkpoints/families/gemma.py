@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3 (text)."""
+"""Gemma 1, 2 and 3 (text), and VaultGemma, whose norms are before alone."""
 
 import dataclasses
 import math
@@ -119,6 +119,13 @@ GEMMA2 = dataclasses.replace(
   harmless=frozenset({'sliding_window_size'}),
 )
 
+
+VAULTGEMMA = dataclasses.replace(
+  GEMMA2,
+  model_type='vaultgemma',
+  architecture='VaultGemmaForCausalLM',
+  fixed={'norm_plus_one': True},
+)
 
 GEMMA3 = dataclasses.replace(
   GEMMA,

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3 and EXAONE 4, whose attention and MLP are normed behind."""
+"""OLMo 2 and 3 and EXAONE 4, normed behind attention and MLP, and OLMoE."""
 
 import dataclasses
 
@@ -8,10 +8,14 @@ from specjax.checkpoints.families.llama import (
   LLAMA,
   SOURCES,
   attention_bias_row,
+  experts_of,
   size_rows,
   tied_row,
 )
+from specjax.checkpoints.families.qwen import QWEN3_MOE
 from specjax.checkpoints.families.table import KEEP, Row, Tensors
+from specjax.checkpoints.families.values import take
+from specjax.models.config import Experts
 
 _LAYER = 'model.layers.{}.'
 _SOURCES = SOURCES | {
@@ -53,6 +57,42 @@ OLMO3 = dataclasses.replace(
     attention_bias_row(False),
     *_REST,
   ),
+)
+
+
+def _read_experts(rest, known):
+  experts = Experts(
+    take(rest, 'num_experts', values.size, 64),
+    take(rest, 'num_experts_per_tok', values.size, 8),
+    known['mlp_width'],
+    take(rest, 'norm_topk_prob', values.flag, False),
+  )
+  return {'experts': experts}
+
+
+def _write_experts(config):
+  experts = experts_of(config)
+  return {
+    'num_experts': experts.count,
+    'num_experts_per_tok': experts.chosen,
+    'norm_topk_prob': experts.normalize,
+  }
+
+
+OLMOE = dataclasses.replace(
+  QWEN3_MOE,
+  model_type='olmoe',
+  architecture='OlmoeForCausalLM',
+  rows=(
+    *size_rows(4096),
+    rope.rope_row(),
+    attention_bias_row(False),
+    *_REST,
+    Row(_read_experts, _write_experts),
+  ),
+  fixed={'qk_norm': True, 'qk_norm_whole': True},
+  only={'clip_qkv': None},
+  harmless=frozenset(),
 )
 
 
