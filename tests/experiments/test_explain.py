@@ -128,7 +128,7 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(explain, 'plan', lambda x: x)
   monkeypatch.setattr(explain, 'whole_steps', lambda planned: planned)
   capsys.readouterr()
-  explain.main(types.SimpleNamespace(quick=False, timed=True))
+  explain.main(types.SimpleNamespace(quick=False, timed=True, device=''))
   out, said = capsys.readouterr()
   assert json.loads(out.splitlines()[-1]) == last
   assert 'warning: domain code, temperature 0.0, drafter ngram' in said

@@ -10,6 +10,7 @@ import pytest
 
 from specjax.bench import costs, measure, methods, replay
 from specjax.bench import results as outputs
+from specjax.bench.config import OnDevice
 from specjax.programs import predict
 from specjax.reports import predict as predict_report
 from specjax.stats import sanity_checks
@@ -72,7 +73,7 @@ def test_a_prediction_is_tau_over_the_costs(rows):
 def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
   file = pathlib.Path(results) / 'rows.jsonl'
   before = file.read_text()
-  predict.main(experiment(folder, results=results))
+  predict.main(OnDevice(**vars(experiment(folder, results=results))))
   assert file.read_text() == before
   *_, last = capsys.readouterr().out.strip().splitlines()
   found = json.loads(last)
@@ -201,7 +202,7 @@ def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
   monkeypatch.setattr(predict, 'prepare', lambda x: x)
   monkeypatch.setattr(predict, 'Predictor', lambda x: fake)
   monkeypatch.setattr(predict_report, 'summary', lambda rows: 'tables')
-  predict.main(types.SimpleNamespace(quick=False))
+  predict.main(types.SimpleNamespace(quick=False, device=''))
   out, said = capsys.readouterr()
   last = json.loads(out.splitlines()[-1])
   assert last['impossible'] == 1

@@ -113,6 +113,7 @@ _FIELDS = r"""run tiny.py:
   mesh.processes=2 mesh.coordinator=a:99999 => mesh.coordinator
   mesh.processes=2 mesh.process=2 => mesh.process
 explain tiny.py:
+  device v9 h100:x
   drafters x
   gammas 12
   timed False

@@ -4,11 +4,11 @@ A device is a chip, with a number of GPUs or a topology of TPUs behind a colon:
 h100, h100:4, v5e, v5e:2x2. A name without these is a single chip.
 """
 
-import importlib.util
 import math
 import os
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -108,7 +108,7 @@ def check(device: str, mesh: Mesh) -> None:
   )
   module, extra = _COMPILERS['cuda' if is_gpu(device) else 'tpu']
   need(
-    importlib.util.find_spec(module),
+    find_spec(module),
     f'device: the compiler for {device} is not installed: {install(extra)}',
   )
 

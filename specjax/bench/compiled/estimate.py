@@ -30,6 +30,7 @@ from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement
 from specjax.stats import roofline, theory
 
+_WEIGHTS = '.safetensors', '.bin'
 _MOST_CHIPS = 64
 # Names of the dumps of a GPU's thunks.
 _BEFORE, _AFTER = 'thunk_sequence', 'thunk_sequence_after_thunk_passes'
@@ -68,7 +69,8 @@ def read_sizes(field: str, path: str) -> TransformerConfig:
     return SIZES[path]
   with blame(f'{field}: '):
     place = locate(path)
-    files.refuse(place)
+    if any(file.suffix in _WEIGHTS for file in place.iterdir()):
+      files.refuse(place)
     _, config = conversion.read_attributes(FAMILIES, read_json(place / CONFIG))
   need(
     config.encoder is None,
@@ -161,10 +163,11 @@ def check_memory(x: Compiled, shapes: Shapes) -> None:
     if single and fits(bits=bits)
   ][:1]
   heads = shapes.target.num_heads
-  for ways in range(x.mesh.model + 1, _MOST_CHIPS + 1):
+  for ways in (2**n for n in range(1, _MOST_CHIPS.bit_length())):
     mesh = sharding.plan_mesh(x.mesh.data, ways)
     where = Placement(mesh, split_draft=x.mesh.split_draft)
-    if heads % ways == 0 and fits(placement=where, bits=programs.FLOATS):
+    more = ways > x.mesh.model and heads % ways == 0
+    if more and fits(placement=where, bits=programs.FLOATS):
       device = devices.with_chips(x.device, x.mesh.data * ways)
       found.append(f'device={device} mesh.model={ways}')
       break

@@ -11,11 +11,13 @@ those that `specjax.loop.generate` runs:
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax import trees, verify
@@ -83,14 +85,10 @@ class Shapes:
     return depth if name in DRAFTING else 0
 
   @property
-  def models(self) -> tuple[tuple[Model, Placement], ...]:
-    """Target and draft without a mesh, and the place of each."""
-    target, draft = (
-      variants.for_device(transformer.build(config), self.form)
-      for config in (self.target, self.draft)
-    )
-    draft = variants.resize_head(draft, self.target.vocab_size)
-    return (target, self.placement), (draft, self.placement.for_draft)
+  def pair(self) -> tuple[tuple[TransformerConfig, Placement], ...]:
+    """Sizes and place of the target, and of the draft."""
+    draft = self.draft, self.placement.for_draft
+    return (self.target, self.placement), draft
 
   def weights(self, model: Model) -> Any:
     """Shapes of a model's parameters."""
@@ -107,15 +105,20 @@ class Shapes:
     """Returns a pass of the target (0) or the draft (1) on each device.
 
     Args:
-      place: in `models`.
+      place: in `pair`.
       tokens: of each row that are fed.
     """
-    model, placement = self.models[place]
-    shapes = self.weights(model)
-    weights, cache = memory.bytes_per_token(model, shapes, self.used)
+    config, placement = self.pair[place]
+
+    def reads(config: TransformerConfig) -> np.ndarray:
+      model = transformer.build(config)
+      shapes = self.weights(model)
+      return np.array(memory.bytes_per_token(model, shapes, self.used))
+
+    weights, cache = map(float, deepened(config, reads))
     mesh = placement.mesh.shape
     ways = mesh['model'] if placement.split else 1
-    heads = ways if model.config.num_kv_heads % ways == 0 else 1
+    heads = ways if config.num_kv_heads % ways == 0 else 1
     rows = self.batch // mesh['data']
     numbers = weights * 8 / self.bits
     return Pass(
@@ -132,20 +135,24 @@ class Shapes:
     draft = passes and passes * self.pass_of(1, drafted).seconds(chip)
     return Step(draft, self.pass_of(0, fed).seconds(chip))
 
-  def held(self) -> tuple[int, ...]:
+  def held(self) -> tuple[float, ...]:
     """Bytes of weights and caches that a device holds, of target and draft."""
-    found = []
-    for model, place in self.models:
-      shapes = self.weights(model)
-      size = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))
-      if self.bits == FLOATS:
-        where = transformer.shardings(model.config, place)
-        size = sharding.bytes_per_device(shapes, where)
+
+    def size(config: TransformerConfig, place: Placement) -> int:
+      shapes = self.weights(transformer.build(config))
       cache = memory.of_cache(
-        model.config, place, self.batch, self.slots, 0, self.dtype
+        config, place, self.batch, self.slots, 0, self.dtype
       )
-      found.append(size + cache)
-    return tuple(found)
+      if self.bits != FLOATS:
+        leaves = jax.tree.leaves(shapes)
+        return cache + sum(s.size * s.dtype.itemsize for s in leaves)
+      where = transformer.shardings(config, place)
+      return cache + sharding.bytes_per_device(shapes, where)
+
+    return tuple(
+      deepened(config, functools.partial(size, place=place))
+      for config, place in self.pair
+    )
 
 
 def _first(config: TransformerConfig, layers: int) -> TransformerConfig:
@@ -165,6 +172,21 @@ def small_depths(config: TransformerConfig) -> tuple[int, int]:
   period = next(periods, count)
   step = 2 if period == 1 else period
   return min(step, count), min(2 * step, count)
+
+
+def deepened(config: TransformerConfig, measure: Callable) -> Any:
+  """Returns a measure of a model that grows by the same with each layer.
+
+  Args:
+    config: sizes of the model.
+    measure: takes the sizes of a model that is less deep.
+  """
+  near, far = small_depths(config)
+  first = measure(_first(config, near))
+  if far == near:
+    return first
+  more = (config.num_layers - near) / (far - near)
+  return first + (measure(_first(config, far)) - first) * more
 
 
 class Lowered(NamedTuple):
@@ -201,15 +223,20 @@ def lower(x: Shapes, name: str) -> Lowered:
       places,
     )
 
-  bare = [model for model, _ in x.models]
+  bare = [
+    variants.for_device(transformer.build(config), x.form)
+    for config, _ in x.pair
+  ]
+  bare[1] = variants.resize_head(bare[1], x.target.vocab_size)
   models = bare
   if split:
-    models = [transformer.place(model, place) for model, place in x.models]
+    places = [place for _, place in x.pair]
+    models = [*map(transformer.place, bare, places)]
   held = [
     layout.lay_weights(
-      x.form, put(x.weights(model), transformer.shardings(model.config, place))
+      x.form, put(x.weights(model), transformer.shardings(config, place))
     )
-    for model, place in x.models
+    for model, (config, place) in zip(bare, x.pair, strict=True)
   ]
   params = Params(held[0], held[1] if name in DRAFTING else None)
   drafter, rule = _drafting(x, name, models[1])

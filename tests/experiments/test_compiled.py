@@ -1,0 +1,742 @@
+"""What is read of compiled programs, and the estimates that follow.
+
+Programs are compiled for devices that are not there by slow tests alone, and
+only where their compilers are installed.
+"""
+
+import importlib.util
+import json
+import math
+import subprocess
+import types
+
+import pytest
+
+from specjax import cli
+from specjax.bench.compiled import devices, estimate, hlo, programs, quote
+from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
+from specjax.bench.plan import plan
+from specjax.cli import fields
+from specjax.errors import UserError
+from specjax.models.config import TransformerConfig
+from specjax.models.devices import FORMS
+from specjax.models.sharding import Placement, plan_mesh
+from specjax.reports import compiled as report
+from specjax.stats import roofline
+from specjax.stats.roofline import Chip, Pass, Step
+from tests.support import processes, tiny
+
+# A weight that is laid out anew, and a loop over steps: in it a product of that
+# weight, a fetch of another one, a sum over devices, and a walk.
+PROGRAM = """HloModule jit_loop, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%walk_test (p.1: (s32[], bf16[8,512])) -> pred[] {
+  %p.1 = (s32[], bf16[8,512]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  ROOT %less.1 = pred[] compare(%i.1, %i.1), direction=LT
+}
+
+%walk (p.2: (s32[], bf16[8,512])) -> (s32[], bf16[8,512]) {
+  %p.2 = (s32[], bf16[8,512]{1,0}) parameter(0)
+  %i.2 = s32[] get-tuple-element(%p.2), index=0
+  %x.2 = bf16[8,512]{1,0} get-tuple-element(%p.2), index=1
+  %loop_fusion.2 = bf16[8,512]{1,0} fusion(%x.2), kind=kLoop, calls=%inner, \
+metadata={op_name="jit(loop)/while/body/score/Transformer/layer1/attention/\
+layer1._attention/while/body/add"}, backend_config={"estimated_cycles":"30"}
+  ROOT %tuple.2 = (s32[], bf16[8,512]{1,0}) tuple(%i.2, %loop_fusion.2)
+}
+
+%test (p.3: (s32[], bf16[512,512])) -> pred[] {
+  %p.3 = (s32[], bf16[512,512]{1,0}) parameter(0)
+  %i.3 = s32[] get-tuple-element(%p.3), index=0
+  ROOT %less.3 = pred[] compare(%i.3, %i.3), direction=LT
+}
+
+%step (p.4: (s32[], bf16[512,512], bf16[1024,512])) -> (s32[], bf16[512,512]) {
+  %p.4 = (s32[], bf16[512,512]{1,0}, bf16[1024,512]{1,0}) parameter(0)
+  %i.4 = s32[] get-tuple-element(%p.4), index=0
+  %w.4 = bf16[512,512]{1,0} get-tuple-element(%p.4), index=1
+  %d.4 = bf16[1024,512]{1,0} get-tuple-element(%p.4), index=2
+  %slice-start.4 = (bf16[1024,512]{1,0}, bf16[256,512]{1,0:T(8,128)S(1)}, \
+u32[]{:S(2)}) slice-start(%d.4), slice={[0:256], [0:512]}
+  %slice-done.4 = bf16[256,512]{1,0:T(8,128)S(1)} slice-done(%slice-start.4)
+  %dot.4 = bf16[8,512]{1,0} dot(%i.4, %w.4), metadata={op_name="jit(loop)/\
+while/body/score/Transformer/layer0/mlp/layer0._mlp/up/dot_general"}, \
+backend_config={"window_config":{"estimated_cycles":"9000"}}
+  %copy.4 = bf16[1024,512]{0,1} copy(%d.4), backend_config=\
+{"estimated_cycles":"18446744073709551615"}
+  %all-reduce.4 = bf16[8,512]{1,0} all-reduce(%dot.4), to_apply=%add, \
+metadata={op_name="jit(loop)/while/body/score/Transformer/layer0/mlp/add"}
+  %tuple.4 = (s32[], bf16[8,512]{1,0}) tuple(%i.4, %all-reduce.4)
+  %while.4 = (s32[], bf16[8,512]{1,0}) while(%tuple.4), condition=%walk_test, \
+body=%walk, metadata={op_name="jit(loop)/while/body/score/Transformer/layer1/\
+attention/layer1._attention/while"}
+  %while.5 = (s32[], bf16[8,512]{1,0}) while(%while.4), condition=%walk_test, \
+body=%walk, metadata={op_name="jit(loop)/while/body/score/Transformer/layer1/\
+attention/layer1._attention/while"}
+  ROOT %tuple.5 = (s32[], bf16[512,512]{1,0}, bf16[1024,512]{1,0}) tuple(%i.4, \
+%w.4, %d.4)
+}
+
+ENTRY %main (w: bf16[512,512], d: bf16[1024,512], k: f32[1024,512]) -> s32[] {
+  %w = bf16[512,512]{1,0} parameter(0), metadata={op_name="params.target['up']"}
+  %d = bf16[1024,512]{1,0} parameter(1), \
+metadata={op_name="params.drafter['w']"}
+  %k = f32[1024,512]{1,0} parameter(2), metadata={op_name="state.cache[0].k"}
+  %zero = s32[] constant(0)
+  %copy.0 = bf16[512,512]{0,1} copy(%w)
+  %copy.1 = f32[1024,512]{0,1} copy(%k)
+  %copy.2 = s32[] copy(%zero)
+  %tuple.0 = (s32[], bf16[512,512]{1,0}, bf16[1024,512]{1,0}) tuple(%copy.2, \
+%copy.0, %d)
+  %while.0 = (s32[], bf16[512,512]{1,0}, bf16[1024,512]{1,0}) while(%tuple.0), \
+condition=%test, body=%step, metadata={op_name="jit(loop)/while"}
+  ROOT %end = s32[] get-tuple-element(%while.0), index=0
+}
+"""
+THUNKS = """001: kCopy  [source       | next=002 (3)] kCopy
+002: kWhile [prev=001 (3) | sink        ]
+condition:
+    003: kCustomKernel [source | sink] less_3 grid: [1, 1, 1]
+  body:
+    000: kCommandBuffer [source       | next=006 (1)]
+        004: kCustomKernel [source | sink] dot_4 grid: [1, 1, 1]
+        005: kCopy         [source | sink] kCopy
+    006: kNcclAllReduce [prev=000 (1) | sink] all-reduce_4
+    007: kWhile [prev=006 (1) | next=010 (1)]
+condition:
+        008: kCustomKernel [source | sink] less_1 grid: [1, 1, 1]
+      body:
+        000: kCommandBuffer [source | sink]
+            009: kCustomKernel [source | sink] loop_fusion_2
+    010: kCustomKernel [prev=007 (1) | sink] copy_4
+011: kCopy  [prev=002 (3) | sink] kCopy
+"""
+THUNK_NAMES = ''.join(
+  f'thunk_metadata {{\n  thunk_info {{\n    profile_annotation: "{name}"\n'
+  f'    thunk_id: {number}\n  }}\n}}\n'
+  for number, name in (
+    *((1, 'copy.0'), (2, 'while.0'), (3, 'less.3'), (4, 'dot.4')),
+    *((5, 'copy.4'), (6, 'all-reduce.4'), (7, 'while.4'), (8, 'less.1')),
+    *((9, 'loop_fusion.2'), (10, 'copy.4'), (11, 'copy.1')),
+  )
+)
+UP = 'score', 'mlp/up/product'
+WALK = 'score', 'attention/walk'
+SMALL = TransformerConfig(512, 64, 4, 4, 2, 16, 128, 256)
+
+
+@pytest.fixture(scope='module')
+def module() -> hlo.Module:
+  return hlo.Module(PROGRAM)
+
+
+@pytest.fixture(scope='module')
+def turns(module) -> dict[str, float]:
+  return hlo.turns_of(module, lambda phase, layer: 1100 + layer, 4)
+
+
+def test_operations_are_read(module):
+  assert module.entry == 'main'
+  sizes = {name: len(ops) for name, ops in module.computations.items()}
+  assert sizes == {
+    **{'add': 3, 'walk_test': 3, 'walk': 5, 'test': 3, 'step': 13, 'main': 10}
+  }
+  assert module.ops['loop_fusion.2']._replace(line='') == hlo.Op(
+    name='loop_fusion.2',
+    kind='fusion',
+    result='bf16[8,512]{1,0} ',
+    operands=('x.2',),
+    calls=('inner',),
+    path='jit(loop)/while/body/score/Transformer/layer1/attention/'
+    'layer1._attention/while/body/add',
+    line='',
+  )
+  loop = module.ops['while.4']
+  assert set(loop.calls) == {'walk_test', 'walk'}
+  assert (loop.called('condition'), loop.called('body')) == (
+    'walk_test',
+    'walk',
+  )
+  assert module.ops['tuple.4'].operands == ('i.4', 'all-reduce.4')
+  assert module.ops['all-reduce.4'].bytes == 8 * 512 * 2
+  assert module.home['dot.4'] == 'step'
+  assert module.main_loop() is module.ops['while.0']
+
+
+@pytest.mark.parametrize(
+  ('text', 'size'),
+  [
+    ('bf16[8,512]{1,0:T(8,128)S(1)}', 8192),
+    ('(s32[], pred[3], f64[2])', 4 + 3 + 16),
+    ('s4[10]', 5),
+    ('f8e4m3[4]', 16),
+    ('token[]', 0),
+  ],
+)
+def test_bytes_of_shapes(text, size):
+  assert hlo.size_of(text) == size
+
+
+def test_arguments_are_followed_into_loops(module):
+  """Through a copy, the tuple of a loop and one of its elements."""
+  assert module.origin('w.4') == "params.target['up']"
+  assert module.origin('slice-done.4') == "params.drafter['w']"
+  assert module.origin('copy.1') == 'state.cache[0].k'
+  assert module.origin('dot.4') == module.origin('a') == ''
+  assert module.origin('nothing') == ''
+
+
+@pytest.mark.parametrize(
+  ('path', 'place'),
+  [
+    ('jit(loop)/while/body/judge/vmap()/min', ('judge', '')),
+    ('jit(loop)/while/body/score/dot_general', ('score', 'product')),
+    (
+      'jit(loop)/while/body/propose/while/body/Transformer/layer12/attention/'
+      'layer12._attention/qkv/dot_general',
+      ('propose', 'attention/qkv/product'),
+    ),
+    (
+      'jit(loop)/while/body/score/Transformer/layer0/attention/norm1/mul',
+      ('score', 'attention/norm'),
+    ),
+    (
+      'jit(_prefill)/while/body/Transformer/layer0/mlp/layer0._mlp/up/add',
+      ('', 'mlp/up'),
+    ),
+    ('reduce_sum', ('', '')),
+    ('', ('', '')),
+  ],
+)
+def test_the_place_of_an_operation(path, place):
+  assert hlo.place_of(path) == place
+
+
+def test_loops_turn_as_often_as_the_cache_in_use_wants(module, turns):
+  """1101 slots are two large blocks, and one small one of 77."""
+  assert turns == {'while.0': 1, 'while.4': 2, 'while.5': 1}
+  loop = '%l (p: s32[]) -> s32[] {{\n  %w = s32[] while(%p), {}\n}}'
+
+  def turns_of(path, more=''):
+    line = f'metadata={{op_name="{path}"}}{more}'
+    one = hlo.Module(loop.format(line))
+    return hlo.turns_of(one, lambda phase, layer: 0, 4)['w']
+
+  known = ', backend_config={"known_trip_count":{"n":"7"}}'
+  assert turns_of('jit(loop)/while/body/judge/while', known) == 7
+  assert turns_of('jit(loop)/while/body/propose/while') == 3
+  assert turns_of('jit(loop)/while/body/judge/vmap()/while') == 31
+  assert turns_of('jit(loop)/while') == 1
+
+
+def test_a_step_and_a_call_are_counted(module, turns):
+  step, call = hlo.count(module, turns, bytes_per_cycle=10.0)
+  walked = 2 + 1
+  tests = 2 + 1 + 2
+  assert step == {
+    ('kernels', *UP): 1,
+    ('cycles', *UP): 9000,
+    ('read', *UP): 9000 * 10,  # Of 524,288 bytes.
+    # Of the draft's weight a quarter is fetched.
+    ('prefetched', 'propose', 'fetch'): 256 * 512 * 2,
+    ('read', 'propose', 'fetch'): 256 * 512 * 2,
+    # The copy has no path, and a cost that is not known.
+    ('kernels', 'score', ''): 1 + tests,
+    ('weights', 'score', ''): 1024 * 512 * 2,
+    ('kernels', 'score', 'mlp'): 1,
+    ('all-reduce', 'score', 'mlp'): 1,
+    ('exchanged', 'score', 'mlp'): 8 * 512 * 2,
+    ('kernels', *WALK): walked,
+    ('cycles', *WALK): 30 * walked,
+  }
+  assert call == {
+    ('kernels', '', ''): 3,
+    ('weights', '', ''): 512 * 512 * 2,
+    ('caches', '', ''): 1024 * 512 * 4,
+  }
+  # Where there is time, a weight is read once.
+  step, _ = hlo.count(module, turns, bytes_per_cycle=1e3)
+  assert step['read', *UP] == 512 * 512 * 2
+
+
+def test_thunks_are_counted(module, turns):
+  """The walk turns twice, so that its condition is tested three times."""
+  made = hlo.count_thunks(module, THUNKS, THUNK_NAMES, turns)
+  assert made == {
+    ('launches', '', ''): 1,  # The condition of the loop over steps,
+    ('waits', '', ''): 1,  # for which the host waits at every step.
+    ('graphs', '', ''): 1,
+    ('nodes', *UP): 1,
+    ('nodes', 'score', ''): 1,
+    ('launches', 'score', 'mlp'): 1,
+    ('waits', *WALK): 3,
+    ('launches', 'score', ''): 3 + 1,
+    ('graphs', 'score', ''): 2,
+    ('nodes', *WALK): 2,
+  }
+  # In a graph the host waits for nothing, and starts nothing else.
+  inside = '\n'.join(f'    {line}' for line in THUNKS.splitlines())
+  inside = inside.replace('    condition:', 'condition:')
+  whole = f'000: kCommandBuffer [source | sink]\n{inside}\n'
+  made = hlo.count_thunks(module, whole, THUNK_NAMES, turns)
+  assert {what for what, *_ in made} == {'nodes', 'graphs'}
+
+
+GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12)
+TPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, clock=1e6)
+
+
+def test_a_pass_takes_its_bytes_or_its_products():
+  assert Pass(2e6, 1e6, 1).seconds(GPU) == pytest.approx(2e-3)
+  assert Pass(2e6, 1e6, 5000).seconds(GPU) == pytest.approx(10e-3)
+
+
+def test_the_roofline_of_a_gpu():
+  counts = {
+    ('nodes', 'propose', ''): 100,
+    ('launches', 'score', 'mlp'): 2,
+    ('graphs', 'score', 'mlp'): 3,
+    ('waits', 'tell', ''): 4,
+    ('weights', 'score', 'mlp'): 5e5,
+    ('caches', 'judge', ''): 1e5,
+    ('cycles', 'judge', ''): 7,
+    ('call weights', '', ''): 9e9,
+  }
+  found = roofline.excess(GPU, counts)
+  assert found == pytest.approx(
+    {
+      ('propose', ''): 100 * 0.75e-6,
+      ('score', 'mlp'): 2 * 2.5e-6 + 3 * 4e-6 + 2 * 5e5 / 1e9,
+      ('tell', ''): 4 * 10e-6,
+      ('judge', ''): 2 * 1e5 / 1e9,
+      ('', ''): 0.0,
+    }
+  )
+  step = roofline.step_of(GPU, counts, Step(1e-3, 2e-3))
+  assert step.draft == pytest.approx(1e-3 + 75e-6 + 40e-6)
+  assert step.rest == pytest.approx(2e-3 + 17e-6 + 1e-3 + 0.2e-3)
+
+
+def test_the_roofline_of_a_tpu():
+  counts = {
+    ('cycles', 'propose', 'mlp'): 3000,
+    ('read', 'propose', 'mlp'): 1e6,
+    ('cycles', 'score', ''): 500,
+    ('prefetched', 'score', 'fetch'): 2e6,
+    ('read', 'score', 'fetch'): 2e6,
+    ('nodes', 'score', ''): 1e9,
+  }
+  found = roofline.excess(TPU, counts)
+  assert found == pytest.approx(
+    {
+      ('propose', 'mlp'): 3e-3 - 1e-3,
+      ('score', ''): 0.5e-3,
+      ('score', 'fetch'): 0.0,
+    }
+  )
+  step = roofline.step_of(TPU, counts, Step(7.0, 7.0))
+  assert step == pytest.approx(Step(3e-3, 0.5e-3 + 2e-3))
+  assert step.seconds == pytest.approx(5.5e-3)
+
+
+def test_v_c_and_speed_up_follow():
+  found = roofline.predict(Step(0, 2.0), Step(1.6, 2.4), passes=4, tau=3.0)
+  assert found == pytest.approx({'v': 1.2, 'c': 0.2, 'speedup': 1.5})
+
+
+def shapes(**changes) -> programs.Shapes:
+  x = Compiled(target=Sizes('8b'), draft=Sizes('1b'))
+  given = {
+    'target': estimate.SIZES['8b'],
+    'draft': estimate.SIZES['1b'],
+    'placement': Placement(plan_mesh(1, 1)),
+    'bits': 16,
+    'form': FORMS['gpu'],
+  }
+  names = ('dtype', 'temperature', 'sampling', 'gamma', 'widths', 'batch')
+  given |= {name: getattr(x, name) for name in (*names, 'slots', 'used')}
+  return programs.Shapes(**given | changes)
+
+
+def test_bytes_and_products_of_a_pass():
+  layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336
+  weights = 32 * layer + 4096 * 128256
+  norms = (2 * 32 + 1) * 4096
+  cache = 32 * 2 * 8 * 128 * 1100 * 2
+  one = shapes().pass_of(0, 5)
+  assert one == (2 * (weights + norms) + cache, weights + norms, 5)
+  many = shapes(batch=4, placement=Placement(plan_mesh(2, 4)))
+  assert many.pass_of(0, 1) == (
+    (weights + norms) / 2 + 2 * cache / 4,
+    (weights + norms) / 4,
+    2,
+  )
+  # The draft is whole on every device.
+  assert many.pass_of(1, 1).weights == shapes().pass_of(1, 1).weights
+  few = shapes(bits=4).pass_of(0, 1)
+  assert few.bytes < 0.32 * one.bytes
+  least = shapes().least('chain', roofline.CHIPS['h100'])
+  draft = shapes().pass_of(1, 1).bytes
+  assert least == pytest.approx((4 * draft / 3352e9, one.bytes / 3352e9))
+  assert shapes().least('plain', GPU).draft == 0
+  assert shapes().passes('tree') == 3
+
+
+def test_what_a_device_holds():
+  """Weights and norms, an embedding, and the whole cache."""
+  target, draft = shapes().held()
+  one = shapes().pass_of(0, 1)
+  unused = 32 * 2 * 8 * 128 * (2048 - 1100) * 2
+  assert target == one.bytes + 128256 * 4096 * 2 + unused
+  assert draft == shapes(placement=Placement(plan_mesh(1, 4))).held()[1]
+  assert target / 4 == pytest.approx(
+    shapes(placement=Placement(plan_mesh(1, 4))).held()[0], rel=1e-3
+  )
+
+
+@pytest.mark.parametrize(
+  ('changes', 'depths'),
+  [
+    ({}, (2, 4)),
+    ({'num_layers': 3}, (2, 3)),
+    ({'num_layers': 1}, (1, 1)),
+    ({'num_layers': 7, 'windows': (16, 16, None) * 2 + (16,)}, (3, 6)),
+    ({'num_layers': 3, 'windows': (16, None, None)}, (3, 3)),
+  ],
+)
+def test_two_depths_have_whole_periods(changes, depths):
+  config = TransformerConfig(**vars(SMALL) | changes)
+  assert programs.small_depths(config) == depths
+
+
+def test_counts_grow_with_the_layers(monkeypatch):
+  asked = []
+
+  def compiled(x, one, name):
+    depths = one.target.num_layers, one.draft.num_layers
+    asked.append((name, *depths))
+    return hlo.Counts(
+      {('nodes', 'score', ''): 5 + 3 * depths[0] + 2 * depths[1]}
+    )
+
+  monkeypatch.setattr(estimate, 'compile_program', compiled)
+  for name, drafts in (('chain', True), ('plain', False)):
+    made = estimate.count_program(Compiled(), shapes(), name)
+    assert made['nodes', 'score', ''] == 5 + 3 * 32 + 2 * (16 if drafts else 2)
+  assert asked == [
+    *(('chain', 2, 2), ('chain', 4, 2), ('chain', 2, 4)),
+    *(('plain', 2, 2), ('plain', 4, 2)),
+  ]
+
+
+@pytest.fixture
+def installed(monkeypatch):
+  """Compilers of all devices, as far as anybody looks."""
+  monkeypatch.setattr(devices, 'find_spec', lambda name: name)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'device': 'v9'}, ('device: ', "'v9'", 'h100', 'v6e')),
+    ({'device': 'h100:2x2'}, ('device: ', 'h100:4')),
+    ({'device': 'v5e:4'}, ('device: ', 'v5e:2x2')),
+    ({'device': 'v5e:0x2'}, ('device: ',)),
+    ({'mesh': Mesh(1, 2)}, ('mesh.', 'device=h100:2')),
+    ({'device': 'v6e:2x2', 'mesh': Mesh(2, 4)}, ('mesh.', 'device=v6e:2x4')),
+    ({'device': 'v5p', 'mesh': Mesh(1, 8)}, ('mesh.', 'device=v5p:2x2x2')),
+    ({'programs': ()}, ('programs ',)),
+    ({'target': Sizes('/nowhere')}, ('target.path: ',)),
+    ({'draft': Sizes('2b')}, ('draft.path: ',)),
+    ({'used': 2044}, ('used ', 'slots=2049')),
+    ({'layers': (2,)}, ('layers ', '(32, 16)')),
+    ({'layers': (2, 17)}, ('layers ', '(32, 16)')),
+    ({'device': 'h100:2', 'mesh': Mesh(2, 1)}, ('batch ', 'mesh.data')),
+    (
+      {'device': 'h100:2', 'mesh': Mesh(1, 2), 'weights': 'int8'},
+      ('weights ', 'leave it out'),
+    ),
+    # 141 GB and more of floats; in four bits they fit.
+    (
+      {'target': Sizes('70b')},
+      ('device: ', '64.8 GB more', 'weights=int4', 'h100:2 mesh.model=2'),
+    ),
+    ({'device': 'v5e'}, ('device: ', 'weights=int8', 'v5e:2x2 mesh.model=2')),
+    ({'target': Sizes('70b'), 'batch': 4096}, ('device: ', 'smaller models')),
+  ],
+)
+def test_bad_input_is_refused_before_compiling(installed, changes, words):
+  with pytest.raises(UserError) as error:
+    estimate.plan(Compiled(**changes))
+  said = str(error.value)
+  assert said.startswith(words[0])
+  assert all(word in said for word in words)
+  assert '\n' not in said
+
+
+def test_sampling_is_refused_as_elsewhere(installed):
+  x = Compiled()
+  x.sampling.regex = 'a+'
+  with pytest.raises(UserError, match=r'^sampling'):
+    estimate.plan(x)
+  x = Compiled()
+  x.sampling.top_p = 2.0
+  with pytest.raises(UserError, match=r'^sampling.*top_p'):
+    estimate.plan(x)
+
+
+@pytest.mark.parametrize(
+  ('device', 'extra'), [('h100', 'aot-gpu'), ('v6e:2x2', 'aot-tpu')]
+)
+def test_a_missing_compiler_is_named(monkeypatch, device, extra):
+  monkeypatch.setattr(devices, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=rf'^device: .*\[{extra}\]'):
+    devices.check(device, Mesh())
+
+
+@pytest.mark.parametrize(
+  ('device', 'chips'),
+  [('h100', 1), ('h100:8', 8), ('v5e', 1), ('v5e:2x4', 8), ('v5p:2x2x2', 8)],
+)
+def test_chips_of_a_device(device, chips):
+  assert devices.chips_in(device) == chips
+  kind = device.partition(':')[0]
+  assert devices.chips_in(devices.with_chips(kind, chips)) >= chips
+
+
+def test_a_config_is_enough(tmp_path, installed):
+  """Of a directory nothing but `config.json` is read."""
+  tiny.write_pair(tmp_path)
+  for file in tmp_path.glob('*/*'):
+    if file.name != 'config.json':
+      file.unlink()
+  pair = (Sizes(str(tmp_path / name)) for name in ('target', 'draft'))
+  made = estimate.plan(Compiled('v6e', *pair, used=100, slots=128))
+  assert made.target.num_layers == 2
+  assert made.slots == 128
+
+
+def made_for(device: str, **changes) -> dict:
+  """An estimate whose numbers are easy."""
+  chain = {
+    **dict.fromkeys((*roofline.PRICES, 'kernels', 'cycles'), 1234),
+    **{'exchanged': 2e6, 'temporary': 3e6, 'collectives': {'all-reduce': 6}},
+    **{'copied_weights': 4e6, 'copied_caches': 5e6},
+    **{'seconds': 6e-3, 'least_seconds': 3e-3, 'tau': 3.0, 'passes': 4},
+    'largest': [['score', 'mlp/up', 1.5e-3], ['', '', 1e-4]],
+    'estimate': {'v': 1.2, 'c': 0.2, 'speedup': 1.5},
+    'limit': {'v': 1.0, 'c': 0.1, 'speedup': 2.14},
+  } | changes
+  return {
+    'device': device,
+    'mesh': Mesh().facts(),
+    **{'target': '8b', 'draft': '1b', 'layers': [32, 16], 'dtype': 'bfloat16'},
+    **{'weights': 'floats', 'batch': 1, 'slots': 2048, 'used': 1100},
+    **{'gamma': 4, 'alpha': 0.8},
+    'chip': devices.chip_of(device)._asdict(),
+    'programs': {'chain': chain},
+  }
+
+
+def cells(table: str) -> list[list[str]]:
+  lines = [line for line in table.splitlines() if line.startswith('|')]
+  return [[x.strip() for x in line[1:-1].split('|')] for line in lines]
+
+
+def test_tables():
+  gpu, tpu = made_for('h100'), made_for('v6e')
+  head, _, line = cells(report.contents(gpu))
+  assert head[1:5] == ['nodes', 'launches', 'graphs', 'waits']
+  assert line[1:] == ['1,234'] * 4 + ['6 all-reduce', '2', '3', '4', '5']
+  assert cells(report.contents(tpu))[0][1:3] == ['kernels', 'cycles']
+  *_, line = cells(report.speeds(gpu))
+  assert line == [
+    *('chain', '6.00', '3.00', '2.00', '1.20', '0.200', '3.00', '1.50'),
+    *('0.100', '2.14'),
+  ]
+  *_, first, second = cells(report.largest('chain', gpu['programs']['chain']))
+  assert first == ['score', 'mlp/up', '1.50', '50%']
+  assert second == ['-', '-', '0.10', '3%']
+  page = report.summary(gpu)
+  assert page.startswith('*Estimates*')
+  for price in ('0.75 us a node', '2.5 us a launch', '4 us a graph', '10 us a'):
+    assert price in page.replace('\n', ' ')
+  assert '1.75 GHz' in report.summary(tpu)
+
+
+def test_a_baseline_that_is_badly_compiled_is_no_praise():
+  assert report.caveats(made_for('v6e')) == ''
+  slow = made_for('v6e', estimate={'v': 0.17, 'c': 0.1, 'speedup': 4.6})
+  assert report.caveats(slow).startswith('v is 0.17')
+  assert report.caveats(slow) in report.summary(slow)
+
+
+def test_an_estimate_stands_beside_a_measurement():
+  row = {'drafter': 'lm', 'gamma': 4, 'tau': 3.0}
+  row |= {'v': 1.1, 'c': 0.05, 'speedup': 2.31}
+  text = report.beside(made_for('h100'), row)
+  assert [line[1:] for line in cells(text)[2:]] == [
+    ['1.10', '0.050', '2.31'],
+    ['1.20', '0.200', '1.50'],
+    ['1.00', '0.100', '2.14'],
+  ]
+  assert report.quoted(made_for('h100')) == {
+    'device': 'h100',
+    'on_device': {'v': 1.2, 'c': 0.2, 'speedup': 1.5},
+  }
+  assert report.quoted(None) == {}
+
+
+@pytest.fixture
+def asks(folder, installed) -> dict[str, Compiled]:
+  x = OnDevice(**vars(tiny.experiment(folder)), device='h100')
+  x.sampling.top_p = 0.9
+  return quote.prepare(x, plan(x))
+
+
+def test_a_language_model_is_compiled_beside_a_measurement(asks, folder):
+  (name,) = asks
+  one = asks[name]
+  assert name == 'draft'
+  assert one.target.path == str(folder / 'target')
+  assert one.draft.path == str(folder / 'draft')
+  assert (one.gamma, one.used, one.temperature) == (2, 16 + 12, 1.0)
+  again = Compiled()
+  for word in quote.words_of(one, Compiled()):
+    path, _, value = word.removeprefix('--').partition('=')
+    fields.assign(again, path, value)
+  assert again == one
+
+
+def test_no_device_is_no_estimate(folder, installed):
+  x = OnDevice(**vars(tiny.experiment(folder)))
+  assert quote.prepare(x, plan(x)) == {}
+  x.device, x.drafters = 'h100', ('ngram',)
+  with pytest.raises(UserError, match=r'^device: '):
+    quote.prepare(x, plan(x))
+
+
+def test_another_process_is_asked(asks, monkeypatch):
+  words, status = [], [0, 1]
+
+  def run(command, **options):
+    words.append(command)
+    out = f'a table\n{json.dumps({"programs": {}})}\n'
+    return types.SimpleNamespace(returncode=status.pop(0), stdout=out)
+
+  monkeypatch.setattr(subprocess, 'run', run)
+  row = {'drafter': 'draft', 'gamma': 3, 'tau': 2.5}
+  assert quote.beside(asks, row) == {'programs': {}}
+  assert words[0][1:4] == ['-m', 'specjax', 'compiled']
+  assert {'--gamma=3', '--tau=2.5', '--sampling.top_p=0.9'} <= {*words[0]}
+  with pytest.raises(UserError, match=r'^device: '):
+    quote.beside(asks, row)
+  assert quote.beside(asks, {'drafter': 'ngram'}) is None
+  assert quote.beside(asks, {}) is None
+  assert len(words) == 2
+
+
+def test_compilers_alone_start_no_device(monkeypatch):
+  here, there = [], set()
+  monkeypatch.setattr(cli.glob, 'glob', lambda pattern: here)
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name in there)
+  assert not cli._compiles_only()
+  there.add('libtpu')
+  assert cli._compiles_only()
+  here.append('/dev/vfio/0')
+  assert not cli._compiles_only()
+
+
+def has(*compilers: str):
+  """Skips a test where a compiler is not installed."""
+  missing = [x for x in compilers if not importlib.util.find_spec(x)]
+  return pytest.mark.skipif(bool(missing), reason=f'no {missing}')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'device',
+  [
+    pytest.param('v6e', marks=has('libtpu')),
+    pytest.param('h100', marks=has('jax_cuda13_plugin')),
+  ],
+)
+def test_small_shapes_are_compiled(device, folder, tmp_path):
+  flags = (
+    *('compiled', f'--device={device}', '--programs=plain,chain,pool,prefill'),
+    *(f'--{name}.path={folder / name}' for name in ('target', 'draft')),
+    *('--slots=1024', '--used=700', f'--texts={tmp_path}', '--gamma=2'),
+  )
+  done = processes.run('specjax', *flags)
+  assert done.returncode == 0, done.stderr
+  made = json.loads(done.stdout.splitlines()[-1])
+  both = [json.loads((folder / name / 'config.json').read_text())
+          ['num_hidden_layers'] for name in ('target', 'draft')]  # fmt: skip
+  assert made['layers'] == both
+  counted = 'cycles' if device == 'v6e' else 'nodes'
+  for name, one in made['programs'].items():
+    assert one[counted] > 0
+    assert one['seconds'] > 0
+    assert one['collectives'] == {}
+    text = (tmp_path / f'{name}-{both[0]}-{both[1]}.hlo').read_text()
+    module = hlo.Module(text)
+    walks = [op for op in module.ops.values() if '_attention/while' in op.path]
+    assert module.main_loop().path.endswith(')/while')
+    assert all(hlo.place_of(op.path)[1] == 'attention/walk' for op in walks)
+  chain = made['programs']['chain']
+  assert chain[counted] > made['programs']['plain'][counted]
+  found = chain['estimate']
+  tau = 1 + 0.8 + 0.8**2
+  assert chain['tau'] == pytest.approx(tau)
+  assert found['speedup'] == pytest.approx(tau / (found['v'] + 2 * found['c']))
+  assert math.isfinite(chain['limit']['speedup'])
+
+
+PLANTED = """
+import sys
+import jax
+import jax.numpy as jnp
+from specjax.bench.compiled import devices, hlo
+devices.stay_on_cpu()
+place = jax.sharding.SingleDeviceSharding(devices.open_topology(sys.argv[1])[0])
+
+def loop(params, x, steps):
+  def turn(i, x):
+    w = jax.lax.optimization_barrier(params['up'].T)
+    return jnp.tanh(x @ w) + w[0]
+  return jax.lax.fori_loop(0, steps, turn, x)
+
+def shape(*sizes, dtype=jnp.bfloat16):
+  return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)
+
+weights = {'up': shape(1024, 1024)}
+lowered = jax.jit(lambda weights, *rest: loop(weights, *rest)).lower(
+  weights, shape(16, 1024), shape(dtype=jnp.int32))
+module = hlo.Module(lowered.compile().as_text())
+turns = hlo.turns_of(module, lambda phase, layer: 0, 1)
+step, call = hlo.count(module, turns, 1.0)
+print(sum(n for both in (step, call) for (what, *_), n in both.items()
+          if what == 'weights'))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'device',
+  [
+    pytest.param('v6e', marks=has('libtpu')),
+    pytest.param('h100', marks=has('jax_cuda13_plugin')),
+  ],
+)
+def test_a_planted_copy_of_a_weight_is_seen(device):
+  process = processes.start('-c', PLANTED, device)
+  out, err = process.communicate(timeout=300)
+  assert process.returncode == 0, err
+  assert float(out) == 1024 * 1024 * 2
