@@ -1,15 +1,38 @@
 """Token trees as parent rows: depths, ancestor masks, chains."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
-def chain(batch: int, nodes: int) -> jax.Array:
+def fixed(batch: int, parents: Sequence[int]) -> np.ndarray:
+  """Parents [B, N] of a tree that is the same in every row and at every step.
+
+  Its masks are computed when a program is traced, since it is no JAX array.
+  """
+  row = np.asarray(parents, np.int32)
+  return np.broadcast_to(row, (batch, len(row)))
+
+
+def chain(batch: int, nodes: int) -> np.ndarray:
   """Parents [B, N] of a chain: 0, 1, 2, ..."""
-  return jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32), (batch, nodes))
+  return fixed(batch, range(nodes))
+
+
+def each(function: Callable[..., Any], parents: Any, *others: jax.Array) -> Any:
+  """Calls a function of one sequence with the parents [B, N] of each."""
+  if not isinstance(parents, np.ndarray) or not len(parents):
+    return jax.vmap(function)(parents, *others)
+  if others:
+    return jax.vmap(lambda *one: function(parents[0], *one))(*others)
+  made = function(parents[0])
+  return jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (len(parents), *x.shape)), made
+  )
 
 
 def above(parents: jax.Array, tokens: jax.Array, depth: int) -> jax.Array:
@@ -38,6 +61,9 @@ def ancestors(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
                                             1 1 1 .
                                             1 . . 1
   """
+  if isinstance(parents, np.ndarray):
+    with jax.ensure_compile_time_eval():
+      return ancestors(jnp.asarray(parents))
   rows = parents.shape[0] + 1
   depth = jnp.zeros(rows, jnp.int32)
   mask = jnp.eye(rows, dtype=bool)

@@ -200,7 +200,7 @@ def feed(
     The output of the pass, and logits [B, N+1, V] after every row.
   """
   root = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
-  depth, mask = jax.vmap(trees.ancestors)(draft.parents)
+  depth, mask = trees.each(trees.ancestors, draft.parents)
   flight, at, used = None, 0, ctx.length - 1
   if beside is not None:
     # New rows come behind the whole block, whatever is in use of it:
@@ -254,7 +254,7 @@ def decide(
   """
   check_entries(draft, logits)
   tokens_above = functools.partial(trees.above, depth=depth)
-  above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
+  above = trees.each(tokens_above, draft.parents, draft.tokens)
   scores = distributions(logits, ctx.sampling, ctx.history, above)
   decided = functools.partial(judge, rule=rule, depth=depth)
   return scores, jax.vmap(decided)(key, draft, scores)

@@ -1,5 +1,7 @@
 """Trees as parent rows, and the cache that only `commit` writes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,3 +156,21 @@ def test_commit_keeps_the_dtype_of_the_cache():
   (written,) = cache.commit(kept, flight, jnp.array([[0, 1]]), jnp.array([3]))
   assert written.k.dtype == jnp.bfloat16
   assert written.k[0, 0, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize('parents', [(), (0, 1, 2), (0, 0, 0, 1, 1, 2, 5)])
+def test_the_masks_of_a_fixed_tree_are_constants(parents):
+  known = trees.fixed(2, parents)
+
+  def masks(parents, tokens):
+    above = functools.partial(trees.above, depth=3)
+    return (
+      trees.each(trees.ancestors, parents),
+      trees.each(above, parents, tokens),
+    )
+
+  tokens = jnp.arange(2 * len(parents)).reshape(2, -1)
+  expected = masks(jnp.asarray(known), tokens)
+  jax.tree.map(np.testing.assert_array_equal, masks(known, tokens), expected)
+  made = jax.make_jaxpr(lambda x: masks(known, x))(tokens)
+  assert 'scatter' not in str(made)

@@ -145,7 +145,7 @@ def make(
     batch = len(ctx.length)
     coins = jax.vmap(lambda k: sampling.coins(k, nodes))(key)
     above = jax.vmap(
-      lambda tokens: trees.above(jnp.array(parents), tokens, depth)
+      lambda tokens: trees.above(np.array(parents), tokens, depth)
     )
     draw = functools.partial(draw_siblings, replacement=replacement)
     draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None, None, 0)))
@@ -188,7 +188,7 @@ def make(
       probs.append(distributions[:, *node])
       first = level.begin + 1
       features = _pick(step.features, with_children[node[0]])
-    hung = jnp.broadcast_to(jnp.asarray(parents, jnp.int32), (batch, nodes))
+    hung = trees.fixed(batch, parents)
     if replacement:
       hung = jax.vmap(functools.partial(merge, parents, levels))(tokens)
     size = jnp.full(batch, nodes, jnp.int32)
