@@ -12,9 +12,10 @@ it and copied for it:
   CPU        blocked, the default: a step costs what is in use, and hardly
              depends on the maximum (results/limit). With weights in blocks for
              the kernel (`variants.to_native`), kernel.
-  TPU        few, by the estimates of its compiler (docs/devices.md).
-  GPU        not measured; also blocked. `experiments.step_costs` compares them
-             on the device at hand.
+  GPU, TPU   few, by the estimates of their compilers (docs/devices.md): the
+             host of a GPU waits for each turn of a loop whose length only the
+             device knows. `experiments.step_costs` compares the ways on the
+             device at hand.
 """
 
 import functools

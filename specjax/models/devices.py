@@ -25,13 +25,18 @@ def as_declared(name: str, shape: tuple[int, ...]) -> Order | None:
   return None
 
 
+def narrow(name: str, shape: tuple[int, ...]) -> Order | None:
+  """Returns the order in which a GPU reads a weight of a layer."""
+  return (1, 2, 3, 0) if name == 'qkv' and shape[-1] % _TILE else None
+
+
 def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
   """Returns the order in which a TPU reads a weight of a layer."""
   if name == 'up':
     return 1, 0, 2
-  if name == 'qkv':
-    return (1, 2, 3, 0) if shape[-1] % _TILE else (1, 2, 0, 3)
-  return None
+  if name == 'qkv' and shape[-1] % _TILE == 0:
+    return 1, 2, 0, 3
+  return narrow(name, shape)
 
 
 def as_cached(width: int) -> KV | None:
@@ -75,7 +80,7 @@ CPU = DeviceForm()
 # there takes its form from here, too: the host's platform is another one.
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
-  'gpu': CPU,
+  'gpu': DeviceForm(attention=cache_attention.few(32768), order=narrow),
   'tpu': DeviceForm(
     8,
     cache_attention.few(8192),

@@ -1,7 +1,9 @@
 """The distribution of the next token: temperature, top-k, top-p, min-p.
 
-A cut is found by bisection over the bits of the probabilities: no sort.
+A cut is found by a search over the bits of the probabilities: no sort.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +12,24 @@ from specjax.sampling.logits import process
 from specjax.types import History, Sampling, Scores
 
 
-def _keep_from(probs, holds):
-  """Probabilities [V] from the largest t on for which holds(mask) is true.
+def _bits(dtype) -> jnp.dtype:
+  return jnp.dtype(f'int{jnp.finfo(dtype).bits}')
 
-  `mask` is true where a probability is at least t. Non-negative floats order as
-  their bits do, so bisection over the bits is exact. It ends when a single
-  probability is left between the bounds, mostly long before the last bit.
 
-  Args:
-    probs: [V].
-    holds: of a mask [V]; true where all are kept, and monotone.
+def _reaches(probs, pattern):
+  """Returns the probabilities [V] that are at least the float of a pattern."""
+  # Patterns beyond infinity are NaN, which nothing reaches.
+  return probs >= jax.lax.bitcast_convert_type(pattern, probs.dtype)
+
+
+def bisect(probs, holds):
+  """Pattern of the cut, a bit a turn; see `_keep_from`.
+
+  It ends when a single probability is left between the bounds, mostly long
+  before the last bit.
   """
-  width = jnp.finfo(probs.dtype).bits
-  bits = jnp.dtype(f'int{width}')
+  bits = _bits(probs.dtype)
+  width = bits.itemsize * 8
 
   def more(carry):
     i, _, at_low, at_high = carry
@@ -31,8 +38,7 @@ def _keep_from(probs, holds):
   def turn(carry):
     i, low, at_low, at_high = carry
     middle = low | jnp.asarray(1, bits) << (width - 2 - i).astype(bits)
-    # Patterns beyond infinity are NaN, which nothing reaches.
-    mask = probs >= jax.lax.bitcast_convert_type(middle, probs.dtype)
+    mask = _reaches(probs, middle)
     count, enough = jnp.sum(mask, dtype=jnp.int32), holds(mask)
     return (
       i + 1,
@@ -43,9 +49,41 @@ def _keep_from(probs, holds):
 
   size = jnp.int32(probs.shape[-1])
   start = jnp.int32(0), jnp.zeros((), bits), size, jnp.int32(0)
-  low = jax.lax.while_loop(more, turn, start)[1]
-  cut = jax.lax.bitcast_convert_type(low, probs.dtype)
-  return jnp.where(probs >= cut, probs, 0)
+  return jax.lax.while_loop(more, turn, start)[1]
+
+
+def by_digits(probs, holds):
+  """Pattern of the cut, four bits a turn; see `_keep_from`.
+
+  There is no loop, for whose end the host of a GPU would wait.
+  """
+  bits = _bits(probs.dtype)
+  width = bits.itemsize * 8
+  low = jnp.zeros((), bits)
+  for shift in range(width - 4, -1, -4):
+    largest = 7 if shift == width - 4 else 15  # The first bit is the sign.
+    patterns = low | jnp.arange(1, largest + 1, dtype=bits) << shift
+    enough = jax.vmap(lambda x: holds(_reaches(probs, x)))(patterns)
+    low |= jnp.sum(enough, dtype=bits) << shift
+  return low
+
+
+def _keep_from(probs, holds):
+  """Probabilities [V] from the largest t on for which holds(mask) is true.
+
+  `mask` is true where a probability is at least t. Non-negative floats order as
+  their bits do, so a search over the bits is exact.
+
+  Args:
+    probs: [V].
+    holds: of a mask [V]; true where all are kept, and monotone.
+  """
+  low = jax.lax.platform_dependent(
+    probs,
+    cpu=functools.partial(bisect, holds=holds),
+    default=functools.partial(by_digits, holds=holds),
+  )
+  return jnp.where(_reaches(probs, low), probs, 0)
 
 
 def _keep_top_k(probs, k):

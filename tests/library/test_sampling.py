@@ -12,6 +12,7 @@ import pytest
 from specjax import sampling, trees
 from specjax.drafters import plain
 from specjax.loop import scoring
+from specjax.sampling import probs
 from specjax.types import Draft, Scores
 from tests.support import papers_in_numpy
 
@@ -87,6 +88,28 @@ def test_long_and_short_vocabularies(size, float64):
     ours = probs_of(jnp.asarray(logits), values(*setting))
     theirs = papers_in_numpy.pipeline(logits, *rounded(*setting))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+@pytest.mark.parametrize('size', [1, 7, 1000])
+def test_a_cut_is_the_same_by_bits_and_by_digits(dtype, size, float64):
+  random = np.random.default_rng(size)
+  sharp = np.exp(random.normal(size=size) * random.choice([0.1, 4, 40]))
+  given = (sharp / sharp.sum()).astype(dtype)
+  given[size // 2 :: 3] = given[0]  # Ties.
+  given[1::5] = 0
+  for share in (0.1, 0.5, 0.9, 0.999):
+    found = [
+      jax.jit(way, static_argnums=1)(given, enough)
+      for way in (probs.bisect, probs.by_digits)
+      for enough in (
+        lambda mask, share=share: jnp.sum(mask) >= share * size,
+        lambda mask, share=share: (mask * given).sum() >= share * given.sum(),
+      )
+    ]
+    kept = [given >= x.view(dtype) for x in map(np.asarray, found)]
+    np.testing.assert_array_equal(kept[:2], kept[2:])
+    assert all(x.any() for x in kept)
 
 
 def test_stages_are_applied_in_order():
