@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.checkpoints import parameters
+from specjax.checkpoints import mxfp4, parameters
 from specjax.checkpoints.families import FAMILIES, conversion, wrappers
 from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
@@ -94,26 +94,27 @@ class _Plan(NamedTuple):
 
 
 def _without_quantization(directory, attributes, quantized):
-  """Returns the attributes without quantization, and whether there was any."""
+  """Returns the attributes without quantization, and what joins its tensors."""
   quantization = attributes.get('quantization_config')
-  if (
-    not isinstance(quantization, dict)
-    or quantization.get('quant_method') != QUANTIZED
-  ):
-    return attributes, False
+  given = quantization if isinstance(quantization, dict) else {}
+  method = given.get('quant_method')
+  if method not in (QUANTIZED, mxfp4.METHOD):
+    return attributes, None
+  rest = {k: v for k, v in attributes.items() if k != 'quantization_config'}
+  if method == mxfp4.METHOD:
+    return rest, mxfp4.join_blocks
   if not quantized:
     raise CheckpointError(
       f'{directory} holds weights in eight bits (quant_method {QUANTIZED!r}): '
       'draft with them by specjax.drafters.quantized.load, or use the '
       'checkpoint of floats that they were made from'
     )
-  rest = {k: v for k, v in attributes.items() if k != 'quantization_config'}
-  return rest, True
+  return rest, join_scales
 
 
 def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   attributes = read_json(directory / CONFIG)
-  attributes, eight = _without_quantization(directory, attributes, quantized)
+  attributes, join = _without_quantization(directory, attributes, quantized)
   try:
     family, config = conversion.read_attributes(
       FAMILIES, attributes, max_length
@@ -137,8 +138,8 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   model = variants.for_device(transformer.build(config), form)
   if tensors is None:  # They are checked once they are here.
     return _Plan(family, model, shapes, sources, {})
-  if eight:
-    tensors = join_scales(tensors)
+  if join is not None:
+    tensors = join(tensors)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
   parameters.check_tensors(sources, shapes, tensors)

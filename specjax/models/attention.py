@@ -180,6 +180,7 @@ def attend(
   bias=None,
   over_cache: CacheAttention | None = None,
   sinks=0,
+  sink=None,
 ):
   """Attention of T queries over the cache and the in-flight block.
 
@@ -198,6 +199,7 @@ def attend(
     over_cache: attention to the cache, one of `models.cache_attention`; needed
       where there is a cache.
     sinks: first slots that a query sees beside its window.
+    sink: [G, H/G] a logit of each head to which no token belongs, or None.
 
   Returns:
     [B, T, G, H/G, D].
@@ -211,6 +213,7 @@ def attend(
 
   if (
     cache is not None
+    and sink is None
     and isinstance(over_cache, AtOnce)
     and over_cache.fits(q, cache, flight)
   ):
@@ -229,6 +232,11 @@ def attend(
       )
     view = View(length, first, sinks, None if bias is None else lift, cap)
     part = over_cache(q, cache, view, part)
+  if sink is not None:
+    top = jnp.repeat(sink.astype(part.top.dtype), t, 1)
+    top = jnp.broadcast_to(top, part.top.shape)
+    nothing = jnp.zeros_like(part.value)
+    part = merge(part, Partial(top, jnp.ones_like(part.total), nothing))
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
   out = out.astype(q.dtype).reshape(b, g, r, t, d)

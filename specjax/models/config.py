@@ -24,6 +24,9 @@ class Experts:
     width: of an expert.
     normalize: whether the weights of the chosen ones add up to 1.
     dense: layers that have a plain MLP instead.
+    bias: whether the router and the experts have biases (gpt-oss).
+    limit: bound of what the gate multiplies, which is then 1 more, and of the
+      gate from above; None: none.
   """
 
   count: int
@@ -31,6 +34,8 @@ class Experts:
   width: int
   normalize: bool = True
   dense: tuple[int, ...] = ()
+  bias: bool = False
+  limit: float | None = None
 
   def __post_init__(self):
     if not 1 <= self.chosen <= self.count:
@@ -155,6 +160,8 @@ class TransformerConfig:
       1 + a log(1 + floor(i / n)), or None (Ministral 3).
     residual_scale: what attention and MLP are multiplied by before they are
       added.
+    sink_logits: each head has a logit to which no token belongs: the weights of
+      tokens add up to less than 1 (gpt-oss).
     attention_cap: soft cap of attention scores, cap * tanh(score / cap).
     logit_cap: the same for logits.
     head_scale: what the head's input is multiplied by.
@@ -206,6 +213,7 @@ class TransformerConfig:
   query_scale: float | None = None
   query_growth: tuple[float, int] | None = None
   residual_scale: float | None = None
+  sink_logits: bool = False
   attention_cap: float | None = None
   logit_cap: float | None = None
   head_scale: float | None = None

@@ -1,11 +1,23 @@
 """A mixture of experts without capacity: every token gets what it chose."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from specjax.models.config import TransformerConfig
 from specjax.models.linear import is_weight, multiply
+
+
+@dataclasses.dataclass(frozen=True)
+class Swish:
+  """x sigmoid(rate x), which SiLU is at a rate of 1."""
+
+  rate: float
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    return x * jax.nn.sigmoid(self.rate * x)
 
 
 class Experts(nn.Module):
@@ -51,43 +63,59 @@ class Experts(nn.Module):
       ('experts', 'mlp', 'width'),
       (2 * c.num_layers * c.width) ** -0.5,
     )
+    biases = None, None
+    if e.bias:
+      biases = (
+        declare('up_b', (e.count, 2, e.width), ('experts', None, 'mlp'), 0.02),
+        declare('down_b', (e.count, c.width), ('experts', 'width'), 0.02),
+      )
     rows = x.reshape(-1, c.width)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
-    odds = jax.nn.softmax((rows @ router).astype(dtype))
+    scores = rows @ router
+    if e.bias:
+      scores += declare('router_b', (e.count,), (None,), 0.02)
+    odds = jax.nn.softmax(scores.astype(dtype))
     weight, chosen = jax.lax.top_k(odds, e.chosen)  # [T, chosen]
     if e.normalize:
       weight /= weight.sum(-1, keepdims=True)
     weight = weight.astype(x.dtype)
     if chosen.size <= e.count:
-      y = self._walk_choices(rows, weight, chosen, up, down)
+      y = self._walk_choices(rows, weight, chosen, (up, down, *biases))
     else:
-      y = self._walk_experts(rows, weight, chosen, up, down)
+      y = self._walk_experts(rows, weight, chosen, (up, down, *biases))
     return y.reshape(x.shape)
 
-  def _one(self, rows, expert, up, down):
-    """Rows [T, E] through one expert."""
-    up, down = jax.tree.map(
-      lambda x: jax.lax.dynamic_index_in_dim(x, expert, 0, False), (up, down)
+  def _one(self, rows, expert, weights):
+    """Rows [T, E] through one expert; weights are of all of them."""
+    up, down, up_bias, down_bias = jax.tree.map(
+      lambda x: jax.lax.dynamic_index_in_dim(x, expert, 0, False), weights
     )
-    c = self.config
+    c, limit = self.config, self.config.experts.limit
     y = multiply(rows, up, c.device.rows)
-    return multiply(c.activation(y[:, 0]) * y[:, 1], down, c.device.rows)
+    if up_bias is not None:
+      y += up_bias
+    gate, gated = y[:, 0], y[:, 1]
+    if limit is not None:
+      gate = jnp.minimum(gate, limit)
+      gated = jnp.clip(gated, -limit, limit) + 1
+    y = multiply(c.activation(gate) * gated, down, c.device.rows)
+    return y if down_bias is None else y + down_bias
 
-  def _walk_choices(self, rows, weight, chosen, up, down):
+  def _walk_choices(self, rows, weight, chosen, weights):
     ways = chosen.shape[1]
 
     def add(i, y):
       token, way = i // ways, i % ways
       row = jax.lax.dynamic_slice_in_dim(rows, token, 1)
-      part = self._one(row, chosen[token, way], up, down)[0]
+      part = self._one(row, chosen[token, way], weights)[0]
       return y.at[token].add(part * weight[token, way])
 
     return jax.lax.fori_loop(0, chosen.size, add, jnp.zeros_like(rows))
 
-  def _walk_experts(self, rows, weight, chosen, up, down):
+  def _walk_experts(self, rows, weight, chosen, weights):
     def add(expert, y):
       share = jnp.where(chosen == expert, weight, 0).sum(1, keepdims=True)
-      return y + self._one(rows, expert, up, down) * share
+      return y + self._one(rows, expert, weights) * share
 
     return jax.lax.fori_loop(
       0, self.config.experts.count, add, jnp.zeros_like(rows)

@@ -171,6 +171,11 @@ class Layer(nn.Module):
     q = grow_queries(c, q, positions)
     if flight is not None:
       new = caches.put(flight, new, at)
+    sink = None
+    if c.sink_logits:
+      declare = nn.with_logical_partitioning
+      start = declare(nn.initializers.zeros, ('kv_heads', None))
+      sink = self.param('sinks', start, (c.num_kv_heads, c.group))
     y = attend(
       q,
       cache,
@@ -183,6 +188,7 @@ class Layer(nn.Module):
       bias,
       c.attention,
       c.sinks(self.index),
+      sink,
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias

@@ -59,6 +59,7 @@ def test_parameters_of_other_choices_are_split_as_what_they_belong_to():
   for key in ('q_norm', 'k_norm'):
     assert tuple(behind['layer0'][key]['scale'].spec) == ('model',)
     assert not tuple(one['layer0'][key]['scale'].spec)
+  assert tuple(behind['layer0']['sinks'].spec) == ('model',)
   assert tuple(one['unembedding_bias'].spec) == ('model',)
 
 

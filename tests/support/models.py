@@ -59,6 +59,7 @@ CHOICES = {
     qk_norm=True,
     qk_norm_whole=True,
     residual_scale=0.6,
+    sink_logits=True,
   ),
   'one norm': dict(
     layer_norm=True,

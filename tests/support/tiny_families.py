@@ -278,6 +278,14 @@ OPTIONS |= {
   ),
 }
 OPTIONS |= {
+  'gpt_oss': dict(
+    _LLAMA,
+    num_local_experts=5,
+    num_experts_per_tok=2,
+    sliding_window=5,
+    layer_types=_TYPES_OF_LAYERS,
+    rope_parameters=_YARN | dict(truncate=False),
+  ),
   'olmoe': dict(_SHORT, num_experts=5, num_experts_per_tok=2),
   'ministral': dict(_ROPED, sliding_window=5, layer_types=_TYPES_OF_LAYERS),
   'nemotron': dict(OPTIONS['phi'], head_dim=8),
@@ -372,6 +380,13 @@ SWITCHES = {
   'arcee': [_TIED, {'attention_bias': True, 'mlp_bias': True}],
   'helium': [_TIED],
   'phi': [{'hidden_act': 'relu'}],
+  'gpt_oss': [
+    _TIED,
+    {'attention_bias': False},
+    {'swiglu_limit': 0.7, 'swiglu_alpha': 1.0},
+    {'num_local_experts': 150},
+    {'layer_types': _TYPES_OF_LAYERS[::-1]},
+  ],
   'olmoe': [{'norm_topk_prob': True}, {'attention_bias': True}],
   'ministral': [{'layer_types': _TYPES_OF_LAYERS[::-1]}],
   'nemotron': [_TIED, {'attention_bias': True, 'mlp_bias': True}],

@@ -1,13 +1,17 @@
 """Families against transformers itself: each option, and what we save."""
 
+import contextlib
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from specjax import checkpoints
+from specjax.checkpoints import files, mxfp4
 from specjax.models import prefill, rotary, transformer
 from specjax.types import Source
 
@@ -80,6 +84,45 @@ def test_logits_and_greedy_texts_are_those_of_transformers(
   )
   again = store_family_outputs.score(peer.eval(), np.array(tokens), sources)
   np.testing.assert_allclose(again[:, :-1], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_in_mxfp4_are_the_floats_of_transformers(tmp_path):
+  from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+  peer = store_family_outputs.build(
+    'gpt_oss', 0, hidden_size=64, intermediate_size=32
+  )
+  peer.save_pretrained(tmp_path)
+  file, random = tmp_path / 'model.safetensors', np.random.default_rng(0)
+  tensors, floats = safetensors.numpy.load_file(file), {}
+  for name in [name for name in tensors if name.endswith('_proj')]:
+    count, inputs, outputs = tensors[name].shape
+    groups = count, outputs, inputs // 32
+    blocks = random.integers(0, 256, (*groups, 16), np.uint8)
+    scales = random.integers(120, 130, groups, np.uint8)
+    made = map(torch.tensor, (blocks, scales))
+    floats[name] = convert_moe_packed_tensors(*made, dtype=torch.float32)
+    floats[name] = np.ascontiguousarray(floats[name].numpy())
+    tensors[f'{name}_blocks'], tensors[f'{name}_scales'] = blocks, scales
+  assert len(floats) == 4
+  packed = {
+    k: x for k, x in tensors.items() if k[-7:] in ('_blocks', '_scales')
+  }
+  rest = {k: x for k, x in tensors.items() if k not in packed | floats}
+  safetensors.numpy.save_file(rest | floats, file)
+  model, expected = checkpoints.load(tmp_path)
+  safetensors.numpy.save_file(rest | packed, file)
+  config = json.loads((tmp_path / 'config.json').read_text())
+  config['quantization_config'] = {'quant_method': 'mxfp4'}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  again, found = checkpoints.load(tmp_path)
+  assert again is model
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  # On a mesh a device reads its part alone.
+  with contextlib.ExitStack() as stack:
+    tensor = mxfp4.join_blocks(files.open_tensors(tmp_path, stack))[name]
+    part = slice(1, 3), slice(5, 30), slice(2, 9)
+    np.testing.assert_array_equal(tensor.read(part), floats[name][part])
 
 
 SHORT, LONG = [1.0, 1.1, 1.5, 2.0], [1.0, 2.0, 4.0, 9.0]

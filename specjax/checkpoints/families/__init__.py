@@ -31,6 +31,7 @@ from specjax.checkpoints.families.gemma import (
   VAULTGEMMA,
 )
 from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
+from specjax.checkpoints.families.gpt_oss import GPT_OSS
 from specjax.checkpoints.families.interleaved import (
   COHERE,
   COHERE2,
@@ -89,6 +90,7 @@ FAMILIES = {
     GLM,
     COHERE,
     HELIUM,
+    GPT_OSS,
     OLMOE,
     MINISTRAL,
     NEMOTRON,
