@@ -74,16 +74,22 @@ def largest(name: str, one: dict) -> str:
 
 
 def caveats(made: dict) -> str:
-  """Says where plain decoding is slower than scoring a draft, or ''."""
-  found = [one.get('estimate', {'v': 1.0}) for one in made['programs'].values()]
-  worst = min(one['v'] for one in found)
-  if worst >= _FALSE:
-    return ''
-  return paragraph(
-    f'v is {worst:.2f}: this program of plain decoding takes longer than one '
-    'that scores a draft, so a speed-up over it is no praise. The speed-up at '
-    'the limit is that of two good programs.'
-  )
+  """Says what a device would not hold, and which baseline is none, or ''."""
+  found, limit = [], made['chip']['memory']
+  for name, one in made['programs'].items():
+    if (whole := made['held'] + one['temporary']) > limit:
+      found.append(
+        f'{name} takes {whole / 1e9:.1f} GB with its temporaries, and the '
+        f'device has {limit / 1e9:.0f}: it would not run.'
+      )
+    v = one.get('estimate', {}).get('v', 1.0)
+    if v < _FALSE:
+      found.append(
+        f'v of {name} is {v:.2f}: plain decoding takes longer than to score a '
+        'draft, so a speed-up over it is no praise. The speed-up at the limit '
+        'is that of two good programs.'
+      )
+  return '\n\n'.join(map(paragraph, found))
 
 
 def assumptions(made: dict) -> str:

@@ -456,6 +456,7 @@ def installed(monkeypatch):
     ({'target': Sizes('/nowhere')}, ('target.path: ',)),
     ({'draft': Sizes('2b')}, ('draft.path: ',)),
     ({'used': 2044}, ('used ', 'slots=2049')),
+    ({'options': ('a=1', 'b')}, ('options ', 'b')),
     ({'layers': (2,)}, ('layers ', '(32, 16)')),
     ({'layers': (2, 17)}, ('layers ', '(32, 16)')),
     ({'device': 'h100:2', 'mesh': Mesh(2, 1)}, ('batch ', 'mesh.data')),
@@ -529,7 +530,7 @@ def made_for(device: str, **changes) -> dict:
     **dict.fromkeys((*roofline.PRICES, 'kernels', 'cycles'), 1234),
     **{'exchanged': 2e6, 'temporary': 3e6, 'collectives': {'all-reduce': 6}},
     **{'copied_weights': 4e6, 'copied_caches': 5e6},
-    **{'seconds': 6e-3, 'least_seconds': 3e-3, 'tau': 3.0, 'passes': 4},
+    **{'seconds': 6e-3, 'least_seconds': 3e-3, 'tau': 3.0},
     'largest': [['score', 'mlp/up', 1.5e-3], ['', '', 1e-4]],
     'estimate': {'v': 1.2, 'c': 0.2, 'speedup': 1.5},
     'limit': {'v': 1.0, 'c': 0.1, 'speedup': 2.14},
@@ -541,6 +542,7 @@ def made_for(device: str, **changes) -> dict:
     **{'weights': 'floats', 'batch': 1, 'slots': 2048, 'used': 1100},
     **{'gamma': 4, 'alpha': 0.8},
     'chip': devices.chip_of(device)._asdict(),
+    'held': 79e9,
     'programs': {'chain': chain},
   }
 
@@ -572,10 +574,12 @@ def test_tables():
 
 
 def test_a_baseline_that_is_badly_compiled_is_no_praise():
-  assert report.caveats(made_for('v6e')) == ''
-  slow = made_for('v6e', estimate={'v': 0.17, 'c': 0.1, 'speedup': 4.6})
-  assert report.caveats(slow).startswith('v is 0.17')
+  assert report.caveats(made_for('h100')) == ''
+  slow = made_for('h100', estimate={'v': 0.17, 'c': 0.1, 'speedup': 4.6})
+  assert 'chain is 0.17' in report.caveats(slow)
   assert report.caveats(slow) in report.summary(slow)
+  large = made_for('h100', temporary=1.5e9)
+  assert '80.5 GB' in report.caveats(large)
 
 
 def test_an_estimate_stands_beside_a_measurement():
@@ -673,6 +677,7 @@ def test_small_shapes_are_compiled(device, folder, tmp_path):
     *('compiled', f'--device={device}', '--programs=plain,chain,pool,prefill'),
     *(f'--{name}.path={folder / name}' for name in ('target', 'draft')),
     *('--slots=1024', '--used=700', f'--texts={tmp_path}', '--gamma=2'),
+    '--attention=blocked',
   )
   done = processes.run('specjax', *flags)
   assert done.returncode == 0, done.stderr
@@ -687,9 +692,18 @@ def test_small_shapes_are_compiled(device, folder, tmp_path):
     assert one['collectives'] == {}
     text = (tmp_path / f'{name}-{both[0]}-{both[1]}.hlo').read_text()
     module = hlo.Module(text)
-    walks = [op for op in module.ops.values() if '_attention/while' in op.path]
     assert module.main_loop().path.endswith(')/while')
-    assert all(hlo.place_of(op.path)[1] == 'attention/walk' for op in walks)
+    walks = [
+      op
+      for op in module.ops.values()
+      if op.kind == 'while' and 'attention' in op.path
+    ]
+    places = [hlo.place_of(op.path) for op in walks]
+    assert {module for _, module in places} == {'attention/walk'}
+    # Two loops a layer: over large blocks, and over small ones.
+    phase = '' if name == 'prefill' else 'score'
+    assert [one for one, _ in places].count(phase) == 2 * both[0]
+    assert ('propose' in dict(places)) == (name in programs.DRAFTING)
   chain = made['programs']['chain']
   assert chain[counted] > made['programs']['plain'][counted]
   found = chain['estimate']
@@ -708,10 +722,8 @@ devices.stay_on_cpu()
 place = jax.sharding.SingleDeviceSharding(devices.open_topology(sys.argv[1])[0])
 
 def loop(params, x, steps):
-  def turn(i, x):
-    w = jax.lax.optimization_barrier(params['up'].T)
-    return jnp.tanh(x @ w) + w[0]
-  return jax.lax.fori_loop(0, steps, turn, x)
+  x = jax.lax.fori_loop(0, steps, lambda i, x: jnp.tanh(x @ params['up']), x)
+  return x, params['up'].T
 
 def shape(*sizes, dtype=jnp.bfloat16):
   return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)

@@ -11,6 +11,8 @@ import pathlib
 import tempfile
 from collections.abc import Mapping
 
+import jax
+
 from specjax import trees
 from specjax.bench import memory, sampling_stages
 from specjax.bench.compiled import devices, hlo, programs
@@ -98,6 +100,8 @@ def plan(x: Compiled) -> Shapes:
     f'used is {x.used}, but {slots} slots hold that and a draft of at most '
     f'{nodes} tokens not: choose slots={x.used + nodes}',
   )
+  for one in x.options:
+    need('=' in one, f'options has {one}: give each as NAME=VALUE')
   need(
     x.batch % x.mesh.data == 0,
     f'batch is {x.batch}, which mesh.data = {x.mesh.data} does not divide',
@@ -199,12 +203,19 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
   lays out anew: `call weights` and `call caches`.
   """
   chip = devices.chip_of(x.device)
-  lowered = programs.lower(shapes, name)
+  program = programs.lower(shapes, name)
   options = dict(one.split('=', 1) for one in x.options)
   with tempfile.TemporaryDirectory() as folder:
     if devices.is_gpu(x.device):
       options['xla_dump_to'] = folder
-    made = lowered.program.compile(compiler_options=options or None)
+    try:
+      made = program.compile(compiler_options=options or None)
+    except jax.errors.JaxRuntimeError as error:
+      reason = str(error).partition('\n')[0]
+      raise UserError(
+        f'device: {x.device} cannot have {name} ({reason}); choose '
+        'fewer slots, a smaller batch, or other options'
+      ) from error
     dumped = {
       file.name.split('.')[-2]: file.read_text()
       for file in pathlib.Path(folder).glob('*.thunk_*.txt')
@@ -235,26 +246,23 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
 def count_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
   """Returns the counts of a program at its real depth."""
   both = shapes.target, shapes.draft
-  (near, far), (near_draft, far_draft) = map(programs.small_depths, both)
+  depths = [programs.small_depths(config) for config in both]
 
-  def at(*depths: int) -> Counts:
-    with progress.phase(f'compiling {name}, {depths[0]} + {depths[1]} layers'):
-      return compile_program(x, shapes.at_depth(depths), name)
+  def at(*layers: int) -> Counts:
+    with progress.phase(f'compiling {name}, {layers[0]} + {layers[1]} layers'):
+      return compile_program(x, shapes.at_depth(layers), name)
 
-  first = at(near, near_draft)
+  near = [close for close, _ in depths]
+  first = at(*near)
   made = Counts(first)
-  slopes = (
-    [(at(far, near_draft), far - near, both[0].num_layers - near)]
-    if (far > near)
-    else []
-  )
-  if name in programs.DRAFTING and far_draft > near_draft:
-    other = at(near, far_draft)
-    more = both[1].num_layers - near_draft
-    slopes.append((other, far_draft - near_draft, more))
-  for other, apart, more in slopes:
+  for place in range(1 + (name in programs.DRAFTING)):
+    close, far = depths[place]
+    if far == close:
+      continue
+    other = at(*near[:place], far, *near[place + 1 :])
+    more = (both[place].num_layers - close) / (far - close)
     for key in {*first, *other}:
-      made[key] += (other[key] - first[key]) / apart * more
+      made[key] += (other[key] - first[key]) * more
   return made
 
 
@@ -282,7 +290,7 @@ def estimate(x: Compiled) -> dict:
       for field, place in (('estimate', 0), ('limit', 1)):
         pair = steps['plain'][place], steps[name][place]
         made[name][field] = roofline.predict(*pair, passes, tau)
-      made[name] |= {'tau': tau, 'passes': passes}
+      made[name]['tau'] = tau
   return {
     'device': x.device,
     'mesh': x.mesh.facts(),
@@ -297,6 +305,7 @@ def estimate(x: Compiled) -> dict:
     'gamma': x.gamma,
     'alpha': None if x.tau else x.alpha,
     'chip': chip._asdict(),
+    'held': sum(shapes.held()),
     'programs': made,
   }
 

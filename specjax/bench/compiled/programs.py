@@ -13,7 +13,7 @@ those that `specjax.loop.generate` runs:
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,6 @@ from specjax.models.transformer import Model
 from specjax.stats.roofline import Chip, Pass, Step
 from specjax.types import Drafter, Params, Rule, Spec
 
-NAMES = 'plain', 'chain', 'tree', 'pool', 'prefill'
 DRAFTING = 'chain', 'tree', 'pool'
 FLOATS = 16  # bits
 READ_AT_ONCE = 512  # tokens of a prompt
@@ -189,18 +188,6 @@ def deepened(config: TransformerConfig, measure: Callable) -> Any:
   return first + (measure(_first(config, far)) - first) * more
 
 
-class Lowered(NamedTuple):
-  """A program that can be compiled.
-
-  Attributes:
-    program: as `jax.jit` lowers it.
-    params: shapes of the weights, with their places.
-  """
-
-  program: Any
-  params: Params
-
-
 def _drafting(x: Shapes, name: str, draft: Model) -> tuple[Drafter, Rule]:
   if name == 'tree':
     return lm.make_tree(draft, trees.branching(x.widths)), verify.recursive
@@ -209,8 +196,8 @@ def _drafting(x: Shapes, name: str, draft: Model) -> tuple[Drafter, Rule]:
   return plain.make(), verify.token
 
 
-def lower(x: Shapes, name: str) -> Lowered:
-  """Lowers one of `NAMES`."""
+def lower(x: Shapes, name: str) -> Any:
+  """Returns a program as `jax.jit` lowers it; its name is one above."""
   whole = NamedSharding(x.placement.mesh, PartitionSpec())
   split = x.placement.mesh.size > 1
 
@@ -248,15 +235,13 @@ def lower(x: Shapes, name: str) -> Lowered:
   state = layout.lay_caches(x.form, state)
   if name == 'prefill':
     rows = state.tokens, state.length
-    program = generate._prefill.lower(
+    return generate._prefill.lower(
       params.target, *rows, None, target=models[0], taps=()
     )
-  else:
-    steps = put(jax.ShapeDtypeStruct((), jnp.int32))
-    end = generate.StopWhen(steps, steps) if name == 'pool' else steps
-    loop = generate.loop_for(spec, state)
-    program = loop.lower(params, state, end, spec=spec)
-  return Lowered(program, params)
+  steps = put(jax.ShapeDtypeStruct((), jnp.int32))
+  end = generate.StopWhen(steps, steps) if name == 'pool' else steps
+  loop = generate.loop_for(spec, state)
+  return loop.lower(params, state, end, spec=spec)
 
 
 def _begin(x: Shapes, name: str, spec: Spec, params: Params) -> Any:
