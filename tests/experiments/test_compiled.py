@@ -7,6 +7,7 @@ only where their compilers are installed.
 import importlib.util
 import json
 import math
+import re
 import subprocess
 import types
 
@@ -18,6 +19,7 @@ from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
 from specjax.bench.plan import plan
 from specjax.cli import fields
 from specjax.errors import UserError
+from specjax.models import sharding
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement, plan_mesh
@@ -658,6 +660,22 @@ def test_compilers_alone_start_no_device(monkeypatch):
   assert not cli._compiles_only()
 
 
+@pytest.mark.parametrize('name', ['plain', 'chain', 'tree', 'pool', 'prefill'])
+def test_programs_are_lowered_without_weights(name):
+  mesh = sharding.make_mesh(1, 1)
+  one = shapes(
+    target=SMALL, draft=SMALL, placement=Placement(mesh), slots=128, used=9
+  )
+  text = programs.lower(one.at_depth((2, 1)), name).as_text(debug_info=True)
+  whose = 'weights' if name == 'prefill' else 'params.target'
+  arguments = set(re.findall(r"([a-z.]+)\['layer(\d)'\]", text))
+  expected = {(whose, '0'), (whose, '1')}
+  if name in programs.DRAFTING:
+    expected |= {('params.drafter', '0')}
+  assert arguments == expected
+  assert 'stablehlo.while' in text
+
+
 def has(*compilers: str):
   """Skips a test where a compiler is not installed."""
   missing = [x for x in compilers if not importlib.util.find_spec(x)]
@@ -674,7 +692,7 @@ def has(*compilers: str):
 )
 def test_small_shapes_are_compiled(device, folder, tmp_path):
   flags = (
-    *('compiled', f'--device={device}', '--programs=plain,chain,pool,prefill'),
+    *('compiled', f'--device={device}', '--programs=plain,chain,prefill'),
     *(f'--{name}.path={folder / name}' for name in ('target', 'draft')),
     *('--slots=1024', '--used=700', f'--texts={tmp_path}', '--gamma=2'),
     '--attention=blocked',
@@ -701,8 +719,11 @@ def test_small_shapes_are_compiled(device, folder, tmp_path):
     places = [hlo.place_of(op.path) for op in walks]
     assert {module for _, module in places} == {'attention/walk'}
     # Two loops a layer: over large blocks, and over small ones.
-    phase = '' if name == 'prefill' else 'score'
-    assert [one for one, _ in places].count(phase) == 2 * both[0]
+    # Of the last one prefill needs keys and values alone.
+    phase, layers = (
+      ('', both[0] - 1) if name == 'prefill' else ('score', both[0])
+    )
+    assert [one for one, _ in places].count(phase) == 2 * layers
     assert ('propose' in dict(places)) == (name in programs.DRAFTING)
   chain = made['programs']['chain']
   assert chain[counted] > made['programs']['plain'][counted]
