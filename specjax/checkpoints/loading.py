@@ -182,7 +182,8 @@ def _bytes_of(tensors) -> int | None:
   files = {tensor.path for tensor in tensors}
   if all(file.is_file() for file in files):
     return sum(file.stat().st_size for file in files) if files else None
-  sizes = ((re.search(r'\d+', x.dtype), math.prod(x.shape)) for x in tensors)
+  stored = [part for x in tensors for part in getattr(x, 'parts', (x,))]
+  sizes = ((re.search(r'\d+', x.dtype), math.prod(x.shape)) for x in stored)
   return sum(int(bits[0] if bits else 8) * size for bits, size in sizes) // 8
 
 

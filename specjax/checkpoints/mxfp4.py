@@ -34,8 +34,9 @@ class Mxfp4(NamedTuple):
   dtype: str = 'BF16'
 
   @property
-  def file(self) -> Any:
-    return self.blocks.file
+  def parts(self) -> tuple[Tensor, ...]:
+    """The tensors of the file."""
+    return self.blocks, self.scales
 
   def read(self, index: tuple[slice, ...]) -> np.ndarray:
     """A part of it, as floats."""

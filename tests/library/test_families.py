@@ -164,7 +164,10 @@ def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
 # Speculation is the same loop for all. These have what could go wrong in it: a
 # window shorter than a draft, both kinds of positions, experts, an encoder.
 @pytest.mark.parametrize(
-  'name', models.slow_unless(['t5_v1_1'], ['gpt_neo', 'qwen3_moe', 't5_v1_1'])
+  'name',
+  models.slow_unless(
+    ['t5_v1_1'], ['gpt_neo', 'gpt_oss', 'qwen3_moe', 't5_v1_1']
+  ),
 )
 def test_speculation_gives_the_greedy_texts(name, tmp_path):
   reference = family_outputs.load(name)

@@ -151,7 +151,7 @@ OPTIONS = {
   ),
 }
 # What has a stored reference, which needs no torch.
-STORED = tuple(OPTIONS)
+STORED = *OPTIONS, 'smollm3', 'olmo3', 'glm4', 'gpt_oss'
 
 # Models that see images, of which the text is read.
 _SIGHT = dict(

@@ -52,12 +52,14 @@ GLM4 = dataclasses.replace(
   model_type='glm4',
   architecture='Glm4ForCausalLM',
   fixed={'rotary_apart': True, 'post_norms': True},
-  sources=GLM.sources
-  | {
-    f'layer{{}}/{key}/scale': Tensors(
-      KEEP, (_LAYER + f'post_{name}_layernorm.weight',)
-    )
-    for key, name in (('post1', 'self_attn'), ('post2', 'mlp'))
+  sources={
+    **GLM.sources,
+    **{
+      f'layer{{}}/{key}/scale': Tensors(
+        KEEP, (_LAYER + f'post_{name}_layernorm.weight',)
+      )
+      for key, name in (('post1', 'self_attn'), ('post2', 'mlp'))
+    },
   },
 )
 
