@@ -121,3 +121,43 @@ def test_the_default_configuration_of_a_type_is_read(name):
     text.vocab_size,
     text.hidden_size,
   )
+
+
+# As far as released files have them; a tuple: this value and no other.
+SAID = {
+  'cohere2': {
+    'layer_switch': 4,
+    'order_of_interleaved_layers': ('local_attn_first', 'global_attn_first'),
+    'position_embedding_type': ('rope_gptj', 'nope'),
+    'rotary_pct': (1.0, 0.5),
+    'use_embedding_sharing': (True, False),
+    'use_gated_activation': (True, False),
+    'use_parallel_block': (True, False),
+    'use_parallel_embedding': True,
+    'use_qk_norm': (False, True),
+  },
+  'hunyuan_v1_dense': {
+    'cla_share_factor': 2,
+    'use_cla': (False, True),
+    'use_qk_norm': (True, False),
+  },
+  'smollm3': {'max_window_layers': 28, 'pretraining_tp': 2},
+  'stablelm': {'use_norm_bias': False, 'rotary_scaling_factor': (1.0, 2.0)},
+  'exaone4': {'sliding_window_pattern': 'LLLG'},
+  'gpt_oss': {'initial_context_length': 4096, 'experts_per_token': (2, 3)},
+}
+
+
+@pytest.mark.parametrize('name', SAID)
+def test_what_files_say_besides_changes_nothing_or_is_refused(name):
+  plain = tiny_families.attributes(name)
+  said = {
+    key: value[0] if isinstance(value, tuple) else value
+    for key, value in SAID[name].items()
+  }
+  _, config = conversion.read_attributes(FAMILIES, plain | said)
+  assert config == conversion.read_attributes(FAMILIES, plain)[1]
+  for key, value in SAID[name].items():
+    if isinstance(value, tuple):
+      with pytest.raises(ValueError, match=key):
+        conversion.read_attributes(FAMILIES, plain | said | {key: value[1]})

@@ -278,6 +278,11 @@ OPTIONS |= {
   ),
 }
 OPTIONS |= {
+  'mistral3 of ministral3': _sees(
+    dict(_SIGHT, model_type='pixtral', head_dim=8),
+    'ministral3',
+    **OPTIONS['ministral3'],
+  ),
   'gpt_oss': dict(
     _LLAMA,
     num_local_experts=5,
@@ -327,6 +332,7 @@ SWITCHES = {
   'llava': [_TIED],
   'smolvlm': [_TIED],
   'mistral3': [_UNTIED],
+  'mistral3 of ministral3': [],
   'qwen2_vl': [_TIED],
   'qwen2_5_vl': [_TIED],
   'smollm3': [
@@ -401,7 +407,7 @@ SWITCHES = {
   'qwen3_vl': [_TIED],
 }
 # Entries that are not called as their `model_type`.
-_TYPES = {'t5_v1_1': 't5'}
+_TYPES = {'t5_v1_1': 't5', 'mistral3 of ministral3': 'mistral3'}
 
 
 def type_of(name: str) -> str:

@@ -319,6 +319,14 @@ def _read_alpha(rest, known):
   return _HUNYUAN_ROPE.read(rest, known)
 
 
+# Of classifiers, images and other sizes; the classes of text read none of it.
+_WORDS = """
+  attention_head_dim cla_share_factor class_num dense_list eod_token_id
+  im_end_id im_newline_id im_start_id mask_init_id org_vocab_size pad_id
+  pool_type sep_token_id text_end_id text_start_id
+"""
+_HUNYUAN_UNREAD = frozenset(_WORDS.split())
+
 HUNYUAN = dataclasses.replace(
   LLAMA,
   model_type='hunyuan_v1_dense',
@@ -332,7 +340,14 @@ HUNYUAN = dataclasses.replace(
     tied_row(False),
   ),
   fixed={'qk_norm': True, 'qk_norm_last': True},
-  only={},
+  only={
+    'add_classification_head': False,
+    'mlp_bias': False,
+    'num_experts': 1,
+    'use_cla': False,
+    'use_qk_norm': True,
+    'use_rotary_pos_emb': True,
+  },
   sources=SOURCES
   | {
     f'layer{{}}/{key}_norm/scale': Tensors(
@@ -340,7 +355,7 @@ HUNYUAN = dataclasses.replace(
     )
     for key, name in (('q', 'query'), ('k', 'key'))
   },
-  harmless=_TRAINING | {'eod_token_id'},
+  harmless=_TRAINING | _HUNYUAN_UNREAD,
 )
 
 
@@ -438,9 +453,9 @@ STABLELM = dataclasses.replace(
     tied_row(False),
   ),
   fixed={'layer_norm': True},
-  only={'qk_layernorm': False},
+  only={'qk_layernorm': False, 'rotary_scaling_factor': 1.0},
   sources=SOURCES | _NORMS,
-  harmless=frozenset({'hidden_dropout'}),
+  harmless=frozenset({'hidden_dropout', 'use_norm_bias'}),
 )
 
 PHI = dataclasses.replace(

@@ -143,5 +143,15 @@ COHERE2 = dataclasses.replace(
     Row(_read_windows, _WINDOWS.write),
     *_COHERE_ROWS,
   ),
-  only={'use_qk_norm': False},
+  # What the first files say and no reader looks at.
+  only={
+    'order_of_interleaved_layers': 'local_attn_first',
+    'position_embedding_type': 'rope_gptj',
+    'rotary_pct': 1.0,
+    'use_embedding_sharing': True,
+    'use_gated_activation': True,
+    'use_parallel_block': True,
+    'use_qk_norm': False,
+  },
+  harmless=frozenset({'layer_switch', 'use_parallel_embedding'}),
 )
