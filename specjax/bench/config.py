@@ -75,6 +75,7 @@ class Mesh:
     data: groups of devices that the rows of a batch are split over.
     model: devices of a group, which split the target's weights and cache.
     split_draft: split drafts over these too; else each device has them whole.
+      None: where a draft would read more than the target's share in a step.
     processes: how many work together; 0: what the cluster says (Cloud TPU,
       Slurm), which then gives the next two as well.
     process: number of this one, from 0 on. Number 0 writes and prints.
@@ -84,7 +85,7 @@ class Mesh:
 
   data: Count = 1
   model: Count = 1
-  split_draft: bool = False
+  split_draft: bool | None = None
   processes: Annotated[int, Between(0)] = 1
   process: int = 0
   coordinator: str = ''
@@ -92,7 +93,8 @@ class Mesh:
 
   def facts(self) -> dict:
     """Returns the fields that decide the results."""
-    return {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
+    facts = {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
+    return facts | {'split_draft': bool(self.split_draft)}
 
 
 @dataclasses.dataclass

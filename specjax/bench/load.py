@@ -413,9 +413,11 @@ def load_experiment(plan: Plan) -> Loaded:
   Raises:
     UserError: names the field and the remedy.
   """
-  mesh = meshes.make_placement(plan.mesh)
+  meshes.make_placement(plan.mesh)  # Refused before anything is read.
   found = survey(plan)
   tokenizer, described = found.tokenizer, found.described
+  plan = memory.choose_split(plan, described)
+  mesh = meshes.make_placement(plan.mesh)
   check_dtypes(plan, described)
   meshes.check_heads(plan.mesh, described)
   texts = read_prompts(plan, tokenizer, described)

@@ -451,6 +451,33 @@ def refuse(
     check(plan, described, *size, predict(plan, described, *size))
 
 
+def choose_split(plan: Plan, described: Mapping[str, Description]) -> Plan:
+  """Returns the plan with drafts split or whole, where its mesh leaves it open.
+
+  A whole draft is read once by every device for each drafted token. It is split
+  where that is more than the device's share of the target, and where the mesh
+  divides the heads of all drafts.
+  """
+  mesh = plan.mesh
+  if mesh.split_draft is not None:
+    return plan
+
+  def size(one: Description) -> int:
+    shapes = jax.eval_shape(one.model.init, jax.random.key(0))
+    return sum(x.size for x in jax.tree.leaves(shapes))
+
+  drafts = [one for name, one in described.items() if name != 'target']
+  split = mesh.model > 1 and 'target' in described and bool(drafts)
+  if split:
+    gamma = max(gamma for one in plan.levels() for gamma in one.gammas)
+    share = size(described['target']) / mesh.model
+    split = gamma * max(map(size, drafts)) > share and all(
+      one.model.config.num_heads % mesh.model == 0 for one in drafts
+    )
+  chosen = dataclasses.replace(mesh, split_draft=split)
+  return dataclasses.replace(plan, mesh=chosen)
+
+
 def slots_seen(config: TransformerConfig, layer: int, used: int) -> int:
   """Slots of a cache that one query of a layer sees behind so many tokens."""
   window = config.reach(layer)

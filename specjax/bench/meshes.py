@@ -77,13 +77,13 @@ def make_placement(mesh: Mesh) -> Placement | None:
   if size == 1:
     return None
   made = sharding.make_mesh(mesh.data, mesh.model)
-  return Placement(made, split_draft=mesh.split_draft)
+  return Placement(made, split_draft=bool(mesh.split_draft))
 
 
 def plan_placement(mesh: Mesh) -> Placement:
   """Returns the placement of a target without devices, to predict with."""
   made = sharding.plan_mesh(mesh.data, mesh.model)
-  return Placement(made, split_draft=mesh.split_draft)
+  return Placement(made, split_draft=bool(mesh.split_draft))
 
 
 def check_heads(mesh: Mesh, described: Mapping[str, Description]) -> None:

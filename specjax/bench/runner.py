@@ -52,6 +52,7 @@ class Runner:
     self.plan = plan
     results.check_folder(plan)
     self.built = adapt(load_experiment(plan))
+    self.plan = dataclasses.replace(plan, mesh=self.built.plan.mesh)
     # All layouts, where another batch may take others.
     self.before_races = self.built if len(plan.batches) > 1 else None
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}

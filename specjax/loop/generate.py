@@ -307,9 +307,10 @@ def step(
     records=records,
   )
   new = scoring.same_types(new, state)
-  new = devices.lay_caches(spec.target.config.device, new)
   placement = spec.target.placement
-  return new if placement is None else placement.constrain_state(new)
+  if placement is None:  # On a mesh the caches would be gathered for this.
+    return devices.lay_caches(spec.target.config.device, new)
+  return placement.constrain_state(new)
 
 
 @functools.partial(

@@ -32,7 +32,9 @@ def narrow(name: str, shape: tuple[int, ...]) -> Order | None:
 
 def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
   """Returns the order in which a TPU reads a weight of a layer."""
-  if name == 'up':
+  if name == 'unembedding':  # A part of it may have another by itself.
+    return 0, 1
+  if name == 'up' and len(shape) == 3:
     return 1, 0, 2
   if name == 'qkv' and shape[-1] % _TILE == 0:
     return 1, 2, 0, 3
@@ -100,8 +102,8 @@ def lay_weights(form: DeviceForm, params: Any) -> Any:
 
   def one(path, x):
     keys = [getattr(key, 'key', None) for key in path]
-    whole = len(keys) > 1 and keys[-1] == 'w'
-    return _lay(x, form.order(keys[-2], x.shape) if whole else None)
+    name = keys[-2] if len(keys) > 1 and keys[-1] == 'w' else keys[-1]
+    return _lay(x, form.order(name, x.shape))
 
   return jax.tree_util.tree_map_with_path(one, params)
 

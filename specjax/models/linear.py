@@ -43,6 +43,16 @@ def is_blocked(w) -> bool:
   return is_native(w) or (isinstance(w, LowBits) and w.blocked)
 
 
+def pad_rows(x, rows: int):
+  """Appends zeros along T of x [..., T, in], so that it has so many rows."""
+  wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
+  if x.ndim < 2 or x.shape[-2] >= wanted:
+    return x
+  padding = [(0, 0)] * x.ndim
+  padding[-2] = (0, wanted - x.shape[-2])
+  return jnp.pad(x, padding)
+
+
 def multiply(x, w, rows: int = 1):
   """Multiplies x [..., in] by a weight [in, *outputs] in any layout.
 
@@ -55,13 +65,10 @@ def multiply(x, w, rows: int = 1):
   Returns:
     [..., *outputs]; of blocks [..., C * c].
   """
-  count = x.shape[-2] if x.ndim > 1 else rows
-  wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
-  if count < wanted:
-    padding = [(0, 0)] * x.ndim
-    padding[-2] = (0, wanted - count)
-    made = multiply(jnp.pad(x, padding), w)
-    return jax.lax.slice_in_dim(made, 0, count, axis=x.ndim - 2)
+  padded = pad_rows(x, rows)
+  if padded is not x:
+    made = multiply(padded, w)
+    return jax.lax.slice_in_dim(made, 0, x.shape[-2], axis=x.ndim - 2)
   if isinstance(w, LowBits):
     return _multiply_low_bits(x, w)
   if is_native(w):

@@ -36,6 +36,7 @@ from specjax.models.linear import (
   head_of,
   is_weight,
   multiply,
+  pad_rows,
 )
 from specjax.models.low_bits import is_low_bits
 from specjax.models.sharding import Placement
@@ -267,7 +268,10 @@ def place(model: Model, placement: Placement) -> Model:
     return placement.constrain(out)
 
   def head(params, hidden):
-    return placement.gather_logits(model.head(params, hidden))
+    # All rows of a product are gathered: a TPU is slow with a few of them.
+    rows = pad_rows(hidden, model.config.device.rows)
+    logits = placement.gather_logits(model.head(params, rows))
+    return logits[..., : hidden.shape[-2], :]
 
   return model._replace(forward=forward, head=head, placement=placement)
 

@@ -76,6 +76,7 @@ class Report:
     self.plan = plan
     self.refused: list[str] = []
     found = load.survey(plan, self.allow)
+    self.plan = memory.choose_split(plan, found.described)
     self.described = found.described
     self.models = self.look(found)
     self.overlaps: dict[str, dict[str, float]] = {}

@@ -484,6 +484,23 @@ def test_bad_input_is_refused_before_compiling(installed, changes, words):
   assert '\n' not in said
 
 
+@pytest.mark.parametrize(
+  ('device', 'target', 'asked', 'split'),
+  [
+    ('v5e:2x2', '8b', None, True),
+    ('v5e:2x2', '8b', False, False),
+    ('h100:4', '70b', None, False),
+    ('h100:4', '70b', True, True),
+  ],
+)
+def test_a_draft_is_split_where_it_would_read_more(
+  installed, device, target, asked, split
+):
+  mesh = Mesh(model=4, split_draft=asked)
+  made = estimate.plan(Compiled(device, Sizes(target), mesh=mesh))
+  assert made.placement.split_draft is split
+
+
 def test_sampling_is_refused_as_elsewhere(installed):
   x = Compiled()
   x.sampling.regex = 'a+'
@@ -773,3 +790,39 @@ def test_a_planted_copy_of_a_weight_is_seen(device):
   out, err = process.communicate(timeout=300)
   assert process.returncode == 0, err
   assert float(out) == 1024 * 1024 * 2
+
+
+def compile_8b(device: str, programs: str, layers: str) -> dict:
+  """Programs of the 8B target and the 1B draft, which are not deep here."""
+  flags = f'--device={device}', f'--programs={programs}', f'--layers={layers}'
+  done = processes.run('specjax', 'compiled', *flags)
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout.splitlines()[-1])['programs']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('device', 'most'),
+  [
+    pytest.param('v5e', {'plain': 1.5, 'chain': 1.7}, marks=has('libtpu')),
+    pytest.param('h100', {}, marks=has('jax_cuda13_plugin')),
+  ],
+)
+def test_no_call_copies_weights_or_caches(device, most):
+  for name, one in compile_8b(device, 'plain,chain', '2,2').items():
+    assert one['copied_weights'] == 0
+    assert one['copied_caches'] == 0
+    assert one['waits'] <= 1  # Between steps.
+    assert one['temporary'] < 50e6
+    if name in most:
+      assert one['seconds'] < most[name] * one['least_seconds']
+
+
+@pytest.mark.slow
+@has('jax_cuda13_plugin')
+def test_a_layer_has_few_nodes_on_a_gpu():
+  nodes = [
+    compile_8b('h100', 'plain', f'{layers},2')['plain']['nodes']
+    for layers in (2, 4)
+  ]
+  assert nodes[1] - nodes[0] <= 2 * 24

@@ -112,6 +112,7 @@ def test_a_mesh_is_planned_without_its_devices(folder, capsys):
   inspect.main(x)
   whole = last_line(capsys)
   x.mesh.data, x.mesh.model, x.batch = 64, 2, 64
+  x.mesh.split_draft = False
   refuse(x)
   found = last_line(capsys)
   batch, reason = found['refused']

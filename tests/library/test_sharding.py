@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+from specjax import checkpoints
 from specjax.bench import collectives, load, memory, meshes
 from specjax.bench.config import Mesh
 from specjax.bench.plan import plan
@@ -132,6 +133,41 @@ def test_heads_that_are_not_divided_are_refused(folder):
   meshes.check_heads(Mesh(model=3), described)
   with pytest.raises(ValueError, match=r'or mesh\.split_draft=F'):
     meshes.check_heads(Mesh(model=3, split_draft=True), described)
+
+
+@pytest.mark.parametrize(
+  ('layers', 'devices', 'asked', 'split'),
+  [
+    (2, 2, None, True),  # Four passes of half the target: twice all of it.
+    (12, 2, None, False),
+    (12, 4, None, True),
+    (2, 1, None, False),
+    (2, 2, False, False),
+    (64, 2, True, True),
+  ],
+)
+def test_a_draft_is_split_where_it_would_read_more(
+  folder, layers, devices, asked, split
+):
+  mesh = Mesh(model=devices, split_draft=asked)
+  given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,)))
+  heads = {'num_heads': 4, 'num_kv_heads': 4}
+  described = {
+    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
+    for name, n in (('target', layers), ('draft lm', 1))
+  }
+  chosen = memory.choose_split(given, described).mesh
+  assert chosen.split_draft is split
+  assert chosen.facts()['split_draft'] is split
+
+
+def test_a_draft_whose_heads_are_not_divided_stays_whole(folder):
+  given = plan(tiny.experiment(folder, mesh=Mesh(model=3), gammas=(4,)))
+  model = models.tiny(11, 1)
+  described = dict.fromkeys(
+    ('target', 'draft lm'), checkpoints.Description('llama', model, 0)
+  )
+  assert memory.choose_split(given, described).mesh.split_draft is False
 
 
 def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):

@@ -122,7 +122,7 @@ def plan(x: Compiled) -> Shapes:
     *configs,
     placement=Placement(
       sharding.plan_mesh(x.mesh.data, x.mesh.model),
-      split_draft=x.mesh.split_draft,
+      split_draft=bool(x.mesh.split_draft),
     ),
     dtype=x.dtype,
     bits=BITS[x.weights],
@@ -143,6 +143,12 @@ def plan(x: Compiled) -> Shapes:
       f'the draft, of at most {both}',
     )
     shapes = shapes.at_depth(x.layers)
+  if x.mesh.split_draft is None:
+    reads = [shapes.pass_of(place, 1).bytes for place in (0, 1)]
+    divides = configs[1].num_heads % x.mesh.model == 0
+    split = x.gamma * reads[1] > reads[0] and divides and x.mesh.model > 1
+    where = dataclasses.replace(shapes.placement, split_draft=split)
+    shapes = dataclasses.replace(shapes, placement=where)
   check_memory(x, shapes)
   return shapes
 
@@ -169,7 +175,7 @@ def check_memory(x: Compiled, shapes: Shapes) -> None:
   heads = shapes.target.num_heads
   for ways in (2**n for n in range(1, _MOST_CHIPS.bit_length())):
     mesh = sharding.plan_mesh(x.mesh.data, ways)
-    where = Placement(mesh, split_draft=x.mesh.split_draft)
+    where = Placement(mesh, split_draft=shapes.placement.split_draft)
     more = ways > x.mesh.model and heads % ways == 0
     if more and fits(placement=where, bits=programs.FLOATS):
       device = devices.with_chips(x.device, x.mesh.data * ways)
@@ -276,7 +282,7 @@ def estimate(x: Compiled) -> dict:
   shapes = plan(x)
   chip, found = devices.chip_of(x.device), devices.open_topology(x.device)
   mesh = sharding.make_mesh(x.mesh.data, x.mesh.model, found)
-  placement = Placement(mesh, split_draft=x.mesh.split_draft)
+  placement = dataclasses.replace(shapes.placement, mesh=mesh)
   placed = dataclasses.replace(shapes, placement=placement)
   counts = {name: count_program(x, placed, name) for name in x.programs}
   made, steps = {}, {}
@@ -293,7 +299,7 @@ def estimate(x: Compiled) -> dict:
       made[name]['tau'] = tau
   return {
     'device': x.device,
-    'mesh': x.mesh.facts(),
+    'mesh': x.mesh.facts() | {'split_draft': placement.split_draft},
     'target': x.target.path,
     'draft': x.draft.path,
     'layers': [shapes.target.num_layers, shapes.draft.num_layers],
