@@ -11,6 +11,7 @@ import re
 import subprocess
 import types
 
+import jax
 import pytest
 
 from specjax import cli
@@ -615,6 +616,48 @@ def test_an_estimate_stands_beside_a_measurement():
     'on_device': {'v': 1.2, 'c': 0.2, 'speedup': 1.5},
   }
   assert report.quoted(None) == {}
+
+
+def test_an_estimate_by_hand(installed, monkeypatch):
+  """Plain decoding reads all slots of its cache, the chain walks over some."""
+  counts = {
+    'plain': hlo.Counts({('nodes', 'score', 'mlp'): 1000}),
+    'chain': hlo.Counts(
+      {('nodes', 'propose', hlo.WALK): 2000, ('nodes', 'judge', ''): 400}
+    ),
+  }
+  monkeypatch.setattr(devices, 'stay_on_cpu', lambda: None)
+  monkeypatch.setattr(devices, 'open_topology', lambda name: jax.devices())
+  monkeypatch.setattr(
+    estimate, 'count_program', lambda x, one, name: counts[name]
+  )
+  made = estimate.estimate(Compiled(tau=3.0))
+  target, draft = (shapes().pass_of(i, 1).bytes / 3352e9 for i in (0, 1))
+  unused = 32 * 2 * 8 * 128 * (2048 - 1100) * 2 / 3352e9
+  plain, chain = made['programs']['plain'], made['programs']['chain']
+  assert plain['least_seconds'] == pytest.approx(target)
+  assert plain['seconds'] == pytest.approx(target + unused + 0.75e-3)
+  assert 'estimate' not in plain
+  drafting, rest = 4 * draft + 1.5e-3, target + 0.3e-3
+  assert chain['seconds'] == pytest.approx(drafting + rest)
+  assert chain['estimate'] == pytest.approx(
+    {
+      'v': rest / plain['seconds'],
+      'c': drafting / plain['seconds'] / 4,
+      'speedup': 3.0 * plain['seconds'] / (drafting + rest),
+    }
+  )
+  assert chain['limit'] == pytest.approx(
+    {'v': 1.0, 'c': draft / target, 'speedup': 3 / (1 + 4 * draft / target)}
+  )
+  assert chain['tau'] == 3.0
+  assert chain['nodes'] == 2400
+  assert chain['largest'] == [
+    ['propose', hlo.WALK, pytest.approx(1.5e-3)],
+    ['judge', '', pytest.approx(0.3e-3)],
+  ]
+  assert made['layers'] == [32, 16]
+  assert made['alpha'] is None
 
 
 @pytest.fixture

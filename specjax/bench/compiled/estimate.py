@@ -288,7 +288,11 @@ def estimate(x: Compiled) -> dict:
   made, steps = {}, {}
   for name, one in counts.items():
     least = shapes.least(name, chip)
-    steps[name] = roofline.step_of(chip, one, least), least
+    # Without a walk over the cache in use all of its slots are read.
+    walks = any(module.startswith(hlo.WALK) for *_, module in one)
+    read = shapes if walks else dataclasses.replace(shapes, used=shapes.slots)
+    step = roofline.step_of(chip, one, read.least(name, chip))
+    steps[name] = step, least
     made[name] = _describe(chip, one, *steps[name])
   for name in counts if 'plain' in counts else ():
     if passes := shapes.passes(name):

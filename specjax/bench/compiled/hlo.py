@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+WALK = 'attention/walk'  # module of a walk over the cache in use
 PHASES = 'propose', 'score', 'judge', 'commit', 'tell'
 COLLECTIVES = (
   'all-reduce',
