@@ -368,7 +368,10 @@ def test_interrupted_save_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layer_norm': True}, r'llama has no layer_norm = True'),
+    (
+      {'layer_norm': True, 'qk_norm': True},
+      r'llama has no layer_norm = True, qk_norm = True',
+    ),
     ({'rope_theta': None}, r'llama has no rope_theta = None'),
     ({'head_bias': True}, r'llama has no head_bias = True'),
     ({'activation': jnp.tanh}, r'activation .* has no name'),
