@@ -6,17 +6,19 @@ Takes every type with a class for causal language models, and those that see
 images and have a text, each with the configuration that transformers makes
 without arguments. Needs the extra `parity`; no weights are made.
 
-The last line is one JSON document: the version, the count, and the types that
-are read.
+The last line is one JSON document: the version, the number of types, and the
+names of those that are read.
 """
 
+import importlib.util
 import json
 
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers.models.auto import modeling_auto
 
 from specjax.checkpoints.families import FAMILIES, conversion, wrappers
+from specjax.cli import command
+from specjax.errors import install, need
 
 
 def reads(kind: str) -> bool:
@@ -29,19 +31,29 @@ def reads(kind: str) -> bool:
   return True
 
 
-def main() -> None:
-  """Prints the types that are read, and their count."""
+def main() -> dict:
+  """Returns the version of transformers, its types and those that are read."""
+  from transformers.models.auto import modeling_auto  # Which imports torch.
+
   decoders = set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
   types = sorted(decoders | set(wrappers.WRAPPERS))
-  read = [kind for kind in types if reads(kind)]
-  print(f'{len(read)} of {len(types)}: {", ".join(read)}')
-  found = {
+  return {
     'transformers': transformers.__version__,
     'types': len(types),
-    'read': read,
+    'read': [kind for kind in types if reads(kind)],
   }
+
+
+def _from_command_line() -> None:
+  command.Parser(__doc__).parse_args()
+  need(
+    importlib.util.find_spec('torch') is not None,
+    f'transformers lists its types with torch alone: {install("parity")}',
+  )
+  found = main()
+  print(f'{len(found["read"])} of {found["types"]} types are read')
   print(json.dumps(found))
 
 
 if __name__ == '__main__':
-  main()
+  command.guard(_from_command_line)
