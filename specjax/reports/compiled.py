@@ -74,7 +74,7 @@ def largest(name: str, one: dict) -> str:
 
 
 def caveats(made: dict) -> str:
-  """Says what a device would not hold, and which baseline is none, or ''."""
+  """Says what a device would not hold, and which times are no good, or ''."""
   found, limit = [], made['chip']['memory']
   for name, one in made['programs'].items():
     if (whole := made['held'] + one['temporary']) > limit:
@@ -89,6 +89,11 @@ def caveats(made: dict) -> str:
         'draft, so a speed-up over it is no praise. The speed-up at the limit '
         'is that of two good programs.'
       )
+  if made['weights'] != 'floats' and made['chip']['clock'] is None:
+    found.append(
+      f'weights are {made["weights"]}, and floats that XLA makes of them in '
+      'memory are not counted: these times are too good.'
+    )
   return '\n\n'.join(map(paragraph, found))
 
 

@@ -600,6 +600,9 @@ def test_a_baseline_that_is_badly_compiled_is_no_praise():
   assert report.caveats(slow) in report.summary(slow)
   large = made_for('h100', temporary=1.5e9)
   assert '80.5 GB' in report.caveats(large)
+  assert 'weights are int4' in report.caveats(
+    made_for('h100') | {'weights': 'int4'}
+  )
 
 
 def test_an_estimate_stands_beside_a_measurement():
