@@ -25,7 +25,8 @@ def chain(batch: int, nodes: int) -> np.ndarray:
 
 def each(function: Callable[..., Any], parents: Any, *others: jax.Array) -> Any:
   """Calls a function of one sequence with the parents [B, N] of each."""
-  if not isinstance(parents, np.ndarray) or not len(parents):
+  alike = isinstance(parents, np.ndarray) and len(parents)
+  if not alike or (parents != parents[0]).any():
     return jax.vmap(function)(parents, *others)
   if others:
     return jax.vmap(lambda *one: function(parents[0], *one))(*others)

@@ -174,3 +174,9 @@ def test_the_masks_of_a_fixed_tree_are_constants(parents):
   jax.tree.map(np.testing.assert_array_equal, masks(known, tokens), expected)
   made = jax.make_jaxpr(lambda x: masks(known, x))(tokens)
   assert 'scatter' not in str(made)
+
+
+def test_rows_of_other_trees_have_their_own_masks():
+  parents = np.array([[0, 1], [0, 0]])
+  depth, _ = trees.each(trees.ancestors, parents)
+  assert depth.tolist() == [[0, 1, 2], [0, 1, 1]]
