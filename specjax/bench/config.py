@@ -93,8 +93,7 @@ class Mesh:
 
   def facts(self) -> dict:
     """Returns the fields that decide the results."""
-    facts = {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
-    return facts | {'split_draft': bool(self.split_draft)}
+    return {n: getattr(self, n) for n in ('data', 'model', 'split_draft')}
 
 
 @dataclasses.dataclass
