@@ -252,7 +252,7 @@ class Loop:
       RuntimeError: something was compiled inside the time, or a row ended.
     """
     self.set_back()
-    before = generate.loop._cache_size()
+    before = generate.count_programs()
     with jax.transfer_guard('disallow' if timed else 'allow'):
       begin = time.perf_counter()
       self.state = generate.generate(
@@ -260,7 +260,7 @@ class Loop:
       )
       jax.block_until_ready(self.state)
       seconds = time.perf_counter() - begin
-    if timed and generate.loop._cache_size() != before:
+    if timed and generate.count_programs() != before:
       raise RuntimeError('a program was compiled inside the timed region')
     counts = jax.device_get(self.state.counts)
     if (counts.target_calls != self.steps).any():

@@ -176,14 +176,14 @@ def decode(
   bound = np.max(job.new_tokens) if steps is None else steps
   bound = whole(spec, jnp.asarray(bound, jnp.int32))
   jax.block_until_ready(bound)
-  before = generate.loop._cache_size()
+  before = generate.count_programs()
   guard = jax.transfer_guard('disallow' if timed else 'allow')
   with _compiled() as programs, guard:
     ready = time.perf_counter()
     state = generate.generate(params, state, bound, spec=spec, parts=parts)
     jax.block_until_ready(state)
     seconds = time.perf_counter() - ready
-  compilations = generate.loop._cache_size() - before
+  compilations = generate.count_programs() - before
   if timed and programs:
     raise RuntimeError('a program was compiled inside the timed region')
   return _run(params, state, job, seconds, prefilled - begin, compilations)
@@ -219,7 +219,7 @@ def record(way: Decoding, job: Job) -> Run:
       (counts.histogram, counts.drafted, state.length, state.done)
     )
 
-  before = generate.loop._cache_size()
+  before = generate.count_programs()
   spec, params, parts = way
   state = start(way, job)
   one = whole(spec, jnp.ones((), jnp.int32))
@@ -233,7 +233,7 @@ def record(way: Decoding, job: Job) -> Run:
   accepted = np.where(added.any(-1), added.argmax(-1), -1)
   columns = accepted, np.diff(drafted, axis=0), length[:-1]
   log = Log(*(x.T[: job.live] for x in columns))
-  compilations = generate.loop._cache_size() - before
+  compilations = generate.count_programs() - before
   run = _run(params, state, job, 0.0, 0.0, compilations)
   return dataclasses.replace(run, log=log)
 
@@ -298,7 +298,7 @@ def compile_all(ways: list[tuple[Decoding, Job]]) -> int:
   Returns:
     How many programs of the loop were compiled.
   """
-  before = generate.loop._cache_size()
+  before = generate.count_programs()
   with progress.phase('compiling', len(ways)) as phase:
     for placed in (False, True):
       alike = [
@@ -311,7 +311,7 @@ def compile_all(ways: list[tuple[Decoding, Job]]) -> int:
         lambda pair: decode(*pair, steps=1, timed=False), alike, specs
       ):
         phase.advance()
-  programs = generate.loop._cache_size() - before
+  programs = generate.count_programs() - before
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the
     # first, though nothing is compiled for it.

@@ -341,23 +341,33 @@ def loop(
   return jax.lax.while_loop(more, turn, (zero, state))[1]
 
 
-@functools.lru_cache(maxsize=64)
-def _loop_into(structure, formats):
-  return jax.jit(
-    loop.__wrapped__,
-    static_argnames=('spec', 'parts'),
-    donate_argnames='state',
-    out_shardings=jax.tree.unflatten(structure, formats),
-  )
+_LOOPS: dict[Any, Any] = {}  # by where they leave a state
 
 
 def loop_for(spec: Spec, state: SpecState):
-  """Returns the compiled `loop` that leaves a state as it lies in memory."""
-  if spec.target.config.device.cache is devices.as_cached:
-    return loop
+  """Returns the compiled `loop` that leaves a state as it lies in memory.
+
+  Inside a program a state lies nowhere yet, and `loop` is a part of it.
+  """
   leaves, structure = jax.tree.flatten(state)
+  traced = any(isinstance(x, jax.core.Tracer) for x in leaves)
+  if traced or spec.target.config.device.cache is devices.as_cached:
+    return loop
   formats = (x.format if x.ndim == 4 else x.sharding for x in leaves)
-  return _loop_into(structure, tuple(formats))
+  key = structure, tuple(formats)
+  if key not in _LOOPS:
+    _LOOPS[key] = jax.jit(
+      loop.__wrapped__,
+      static_argnames=('spec', 'parts'),
+      donate_argnames='state',
+      out_shardings=jax.tree.unflatten(*key),
+    )
+  return _LOOPS[key]
+
+
+def count_programs() -> int:
+  """Returns how many programs of the loop are compiled."""
+  return sum(x._cache_size() for x in (loop, *_LOOPS.values()))
 
 
 def generate(

@@ -193,6 +193,8 @@ def _places(placement: Placement, structure, shapes) -> list[NamedSharding]:
 
 def _lies(x: jax.Array, where: NamedSharding) -> bool:
   """Returns true if an array lies where it should, in the same words."""
+  if isinstance(x, jax.core.Tracer):  # Its program has said where.
+    return True
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # Has words of its own.
     return x.sharding.is_equivalent_to(where, x.ndim)
   return x.sharding == where

@@ -124,10 +124,10 @@ def test_trees_and_other_rules_are_taken(folder, target, draft):
 
 def test_a_second_call_compiles_nothing(target, draft):
   decode(target, draft, temperature=0.5, seed=1)
-  before = generate.loop._cache_size(), generate._prefill._cache_size()
+  before = generate.count_programs(), generate._prefill._cache_size()
   other = [prompt[:-1] for prompt in PROMPTS]
   decode(target, draft, other, temperature=1.5, seed=2)
-  after = generate.loop._cache_size(), generate._prefill._cache_size()
+  after = generate.count_programs(), generate._prefill._cache_size()
   assert after == before
 
 

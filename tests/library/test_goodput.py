@@ -14,7 +14,7 @@ from specjax.drafters import lm, ngram
 from specjax.drafters import plain as alone
 from specjax.loop import generate, scoring
 from specjax.loop.token_records import Recording
-from specjax.models import variants
+from specjax.models import devices, variants
 from specjax.requests import (
   continuous,
   goodput,
@@ -406,6 +406,21 @@ def test_nothing_is_compiled_after_the_warm_up():
   assert programs == (
     mixed_lengths.run._cache_size(), mixed_lengths.read_again._cache_size()
   )  # fmt: skip
+
+
+def test_the_form_of_a_tpu_decodes_the_same_texts():
+  form = devices.FORMS['tpu']
+  target, draft = (variants.for_device(m, form) for m in (TARGET, DRAFT))
+  loaded = LoadedDrafter(target, functools.partial(lm.make, draft))
+  texts = []
+  for model, one in ((TARGET, LOADED), (target, loaded)):
+    spec = Spec(model, one.make(4), verify.token, (10,))
+    policy = Goodput(one, (0, 4), table=FREE, replay=[0, 4, 4] * 99)
+    held = opened(policy, spec=spec)
+    for number in range(2):
+      held.submit(request(number))
+    texts.append(models.texts_of(held))
+  assert texts[0] == texts[1]
 
 
 @pytest.mark.slow

@@ -148,9 +148,9 @@ def test_a_choice_is_made_once_and_compiles_once(folder, target, races):
   expected = decode(fixed, draft).tokens
   assert decode(target, draft).tokens == expected
   assert races == [([WHOLE, NATIVE], 1, 3)]
-  compiled = generate.loop._cache_size()
+  compiled = generate.count_programs()
   assert decode(target, draft, seed=2).tokens == expected
-  assert generate.loop._cache_size() == compiled
+  assert generate.count_programs() == compiled
   assert len(races) == 1
   # Another number of tokens is another choice, of the same weights in blocks.
   decode(target, draft, gamma=3)
