@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax.checkpoints.files import Tensor
+from specjax.checkpoints.files import CheckpointError, Tensor
 
 METHOD = 'mxfp4'
 _BLOCKS, _SCALES = '_blocks', '_scales'
@@ -55,14 +55,27 @@ class Mxfp4(NamedTuple):
 
 
 def join_blocks(tensors: dict[str, Tensor]) -> dict[str, Any]:
-  """Joins blocks with their scales; the others stay."""
+  """Joins blocks with their scales; the others stay.
+
+  Raises:
+    CheckpointError: blocks or scales have another type or shape; it names them.
+  """
   joined: dict[str, Any] = {}
   for name, tensor in tensors.items():
     base = name.removesuffix(_BLOCKS).removesuffix(_SCALES)
     blocks, scales = (tensors.get(base + end) for end in (_BLOCKS, _SCALES))
-    if blocks is None or scales is None or len(blocks.shape) != 4:
+    if blocks is None or scales is None:
       joined[name] = tensor
       continue
+    good = len(blocks.shape) == 4 and blocks.shape[3] == _GROUP // 2
+    good = good and scales.shape == blocks.shape[:3]
+    if not good or {blocks.dtype, scales.dtype} != {'U8'}:
+      raise CheckpointError(
+        f'{base}{_BLOCKS} {blocks.dtype} {blocks.shape} and {base}{_SCALES} '
+        f'{scales.dtype} {scales.shape} in {blocks.path} must be U8 of shapes '
+        f'[X, out, in / 32, {_GROUP // 2}] and [X, out, in / 32]; replace the '
+        'damaged checkpoint'
+      )
     experts, outputs, groups, _ = blocks.shape
     shape = experts, groups * _GROUP, outputs
     joined[base] = Mxfp4(blocks, scales, blocks.path, base, shape)
