@@ -72,7 +72,7 @@ QWEN2_VL = dataclasses.replace(
       num_hidden_layers=80,
       num_attention_heads=64,
     ),
-    rope.rope_row(1e6),
+    rope.rope_row(1e6, tuple(rope.SCALINGS)),
     values.window_by_layer_row(
       4096,
       lambda layer, sizes: layer >= sizes['max_window_layers'],
@@ -104,7 +104,7 @@ QWEN3_VL = dataclasses.replace(
       num_hidden_layers=32,
       num_attention_heads=32,
     ),
-    rope.rope_row(5e5),
+    rope.rope_row(5e5, tuple(rope.SCALINGS)),
     *_REST,
     attention_bias_row(False),
   ),

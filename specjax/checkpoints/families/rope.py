@@ -100,6 +100,7 @@ SCALINGS = {
   # Several axes, on which a text has the same positions.
   'mrope': (type(None), lambda inner, longest: None),
 }
+OF_TEXTS = tuple(name for name in SCALINGS if name != 'mrope')
 
 
 def write_scaling(scaling: rotary.Scaling | None) -> dict[str, Any]:
@@ -138,8 +139,9 @@ def read_scaling(
   kinds = sorted({str(x) for x in given if x is not None}) or ['default']
   if kinds == ['default', 'mrope']:
     kinds = ['mrope']
-  for name in ('mrope_section', 'mrope_interleaved'):
-    inner.pop(name, None)
+  if 'mrope' in allowed:
+    for name in ('mrope_section', 'mrope_interleaved'):
+      inner.pop(name, None)
   if len(kinds) > 1 or kinds[0] not in allowed:
     listed = ' and '.join(map(repr, kinds))
     raise ValueError(
@@ -215,7 +217,7 @@ def _write_part(config):
 
 def rope_row(
   base: float = 1e4,
-  allowed: tuple[str, ...] = tuple(SCALINGS),
+  allowed: tuple[str, ...] = OF_TEXTS,
   part: float | None = None,
   original: int | None = None,
   old_names: tuple[str, str] = ('rope_theta', 'partial_rotary_factor'),
@@ -306,11 +308,10 @@ def two_bases_row(
     theta = take(wide, 'rope_theta', number, base)
     local_theta = take(near, 'rope_theta', number, local_base)
     longest, dim = known['max_positions'], known['head_dim']
-    types = tuple(SCALINGS)
     fields = {
       'rope_theta': theta,
       'local_rope_theta': local_theta,
-      'rope_scaling': read_scaling(wide, longest, types, theta, dim),
+      'rope_scaling': read_scaling(wide, longest, OF_TEXTS, theta, dim),
     }
     read_scaling(near, longest, ('default',), local_theta, dim)
     others = {'full_attention', 'sliding_attention'}
