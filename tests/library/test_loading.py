@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import pathlib
 import sys
 import tracemalloc
 
@@ -16,7 +17,7 @@ import safetensors.numpy
 
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
-from specjax.checkpoints import CheckpointError
+from specjax.checkpoints import CheckpointError, files, mxfp4
 from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters import plain
 from specjax.models import rotary
@@ -200,6 +201,8 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
     ('qwen2', {'layer_types': [[], {}]}, 'layer_types'),
     ('llama', {'rope_parameters': _YARN}, "'yarn': .*division by zero"),
     ('llama', {'rope_parameters': _LONG}, "'longrope': 1 factors for 5"),
+    ('llama', {'rope_parameters': {'rope_type': 'mrope'}}, "'mrope'"),
+    ('llama', {'rope_parameters': {'mrope_section': [1]}}, 'mrope_section'),
     ('gpt_neo', {'attention_layers': ['local'] * 2}, 'attention_layers'),
     ('gemma2', {'layer_types': ['full_attention']}, 'layer_types'),
     ('gemma2', {'sliding_window': None}, 'there is no sliding_window'),
@@ -224,6 +227,25 @@ def test_unsupported_values_are_named(name, changes, message):
   config = family_outputs.load(name).config | changes
   with pytest.raises(ValueError, match=message):
     conversion.read_attributes(FAMILIES, config)
+
+
+@pytest.mark.parametrize(
+  ('blocks', 'scales'),
+  [
+    (('U8', (2, 3, 1, 15)), ('U8', (2, 3, 1))),
+    (('U8', (2, 3, 16)), ('U8', (2, 3))),
+    (('U8', (2, 3, 1, 16)), ('U8', (2, 3, 2))),
+    (('I8', (2, 3, 1, 16)), ('U8', (2, 3, 1))),
+    (('U8', (2, 3, 1, 16)), ('BF16', (2, 3, 1))),
+  ],
+)
+def test_blocks_that_do_not_fit_their_scales_are_named(blocks, scales):
+  tensors = {
+    name: files.Tensor(None, pathlib.Path('x'), name, shape, dtype)
+    for name, (dtype, shape) in (('w_blocks', blocks), ('w_scales', scales))
+  }
+  with pytest.raises(CheckpointError, match='w_blocks'):
+    mxfp4.join_blocks(tensors)
 
 
 def test_tensors_may_lack_the_prefix(tmp_path):

@@ -123,6 +123,23 @@ def test_the_default_configuration_of_a_type_is_read(name):
   )
 
 
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'rope_theta': -1.0}, 'rope_theta = -1'),
+    ({'alpha': 1e300}, 'alpha = 1e'),
+    ({'head_dim': 2}, 'head_dim = 2'),
+  ],
+)
+def test_a_base_that_cannot_grow_is_named(changes, message):
+  config = tiny_families.attributes('hunyuan_v1_dense')
+  changes = dict(changes)
+  config['head_dim'] = changes.pop('head_dim', config['head_dim'])
+  rope = {'rope_type': 'dynamic', 'factor': 1.0, 'alpha': 20.0} | changes
+  with pytest.raises(ValueError, match=message):
+    conversion.read_attributes(FAMILIES, config | {'rope_parameters': rope})
+
+
 # As far as released files have them; a tuple: this value and no other.
 SAID = {
   'cohere2': {

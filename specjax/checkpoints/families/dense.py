@@ -307,9 +307,16 @@ def _read_alpha(rest, known):
     alpha = take(inner, 'alpha', values.number, None)
     kind = inner.get('rope_type', inner.get('type'))
     if alpha is not None and kind == 'dynamic':
-      theta = inner.get('rope_theta', rest.get('rope_theta', 1e4))
+      theta = take(rest, 'rope_theta', values.number, 1e4)
+      theta = take(inner, 'rope_theta', values.number, theta)
       dim = known['head_dim']
-      grown = values.number(theta) * alpha ** (dim / (dim - 2))
+      try:
+        grown = values.number(theta * alpha ** (dim / (dim - 2)))
+      except (ValueError, ArithmeticError):
+        raise ValueError(
+          f'{name}.alpha = {alpha} makes no base of rope_theta = {theta} and '
+          f'head_dim = {dim}; expected a smaller alpha, and heads above 2'
+        ) from None
       for unused in ('rope_parameters', 'rope_scaling', 'rope_theta'):
         rest.pop(unused, None)
       rest['rope_theta'] = grown
