@@ -1,6 +1,5 @@
 """Rows of `specjax predict`: candidates in order, and what to use."""
 
-import itertools
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -108,22 +107,25 @@ class Board:
     return sorted(checks, key=lambda r: -r['predicted_speedup'])
 
   def lengths(self, domain: str, temperature: float) -> str:
-    """Shows tau and speed-up of every candidate at every length."""
-    gammas = sorted({g for _, g in self.costs})
+    """Shows alpha, and tau and speed-up at every length, of each candidate."""
+    gammas = sorted({g for r in self.seen.values() for g in r['gammas']})
     lines = []
     for drafter in self.drafters:
-      line = [drafter]
       row = self.seen.get((drafter, domain, temperature))
+      if row is None:  # Not measured yet.
+        lines.append([drafter, *['-'] * (len(gammas) + 1)])
+        continue
+      line = [drafter, intervals.shown(row, 'alpha', '.2f')]
       for gamma in gammas:
-        if row is None or (drafter, gamma) not in self.costs:
-          line.append('-')  # Not measured yet.
-          continue
-        speed = self.speed(drafter, gamma, [domain], temperature)
-        tau = row['tau'][row['gammas'].index(gamma)]
-        line.append(f'{tau:.2f} ({speed:.2f})')
+        tau = f'{row["tau"][row["gammas"].index(gamma)]:.2f}'
+        if (drafter, gamma) in self.costs:
+          speed = self.speed(drafter, gamma, [domain], temperature)
+          tau += f' ({speed:.2f})'
+        line.append(tau)
       lines.append(line)
-    head = ['tau (speed-up) at gamma', *map(str, gammas)]
-    return markdown(head, lines)
+    what = 'tau (speed-up)' if self.costs else 'tau'
+    return markdown(['drafter', 'alpha', f'{what} at gamma {gammas[0]}',
+                     *map(str, gammas[1:])], lines)  # fmt: skip
 
   def recommend(self, temperature: float) -> list[str]:
     """Says what to use over all domains: a line for the headline."""
@@ -175,7 +177,7 @@ class Board:
     """Makes two tables for each domain and temperature, as markdown."""
     parts = []
     waits = (column('speedup_at_work'),) if self.batch > 1 else ()
-    for place in itertools.product(self.domains, self.temperatures):
+    for place in dict.fromkeys((d, t) for _, d, t in self.seen):
       cell = self.cell(*place)
       where = dict(zip(('domain', 'temperature'), place, strict=True))
       seen = pick(list(self.seen.values()), **where)[0]
@@ -213,7 +215,7 @@ class Board:
     names += ('predicted_tau', 'tau', 'predicted_speedup', 'speedup')
     return {
       **{name: row.get(name) for name in names},
-      'recommendation': self.recommendation(),
+      'recommendation': self.recommendation() if self.costs else None,
     }
 
 
@@ -235,14 +237,14 @@ def headline(rows: list[dict]) -> str:
   board = Board(rows)
   many = f', {board.batch} rows at a time' if board.batch > 1 else ''
   count = len(board.domains)
-  lead = (
-    f'What to use over {count} domain{"s" * (count > 1)}{many}, in times plain '
-    'decoding.'
-  )
+  over = f'over {count} domain{"s" * (count > 1)}{many}'
+  lead = f'What to use {over}, in times plain decoding.'
+  if not board.costs:
+    lead = f'What is accepted of each drafter {over}; no times were taken.'
   lines, agreement = map(board.recommend, board.temperatures), board.agreement()
   return blocks(
     *map(paragraph, [lead, *board.doubts]),
-    markdown(_HEAD, list(lines)) if board.temperatures else '',
+    markdown(_HEAD, list(lines)) if board.costs else '',
     agreement and markdown(['what agrees', 'in', 'of'], agreement),
     paragraph(_where(rows)),
   )

@@ -1,6 +1,7 @@
 """The predictor on a tiny pair, and its board on rows made up by hand."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import types
@@ -207,3 +208,26 @@ def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
   last = json.loads(out.splitlines()[-1])
   assert last['impossible'] == 1
   assert 'warning: drafter a, gamma 1: v is 0.46' in said
+
+
+@pytest.mark.parametrize('timed', [True, False])
+def test_without_times_texts_are_only_looked_on_at(timed, monkeypatch):
+  parts, done = ('look', 'price', 'compare'), []
+  for name in parts:
+    one = functools.partial(done.append, name)
+    monkeypatch.setattr(predict.Predictor, name, lambda self, one=one: one())
+  predictor = object.__new__(predict.Predictor)
+  predictor.plan = types.SimpleNamespace(timed=timed)
+  predictor.run()
+  assert done == list(parts if timed else parts[:1])
+
+
+def test_a_page_without_times_has_alpha_and_tau():
+  file = pathlib.Path(__file__).parents[2] / 'results/predict/rows.jsonl'
+  rows = part(map(json.loads, file.read_text().splitlines()), 'replay')
+  text = predict_report.summary(rows)
+  assert text.startswith('What is accepted of each drafter over 3 domains; no ')
+  lines = text.splitlines()
+  assert '| draft-64  | 0.65 [0.56, 0.73] | 1.63' in text
+  assert not any('speed' in line or ' use ' in line for line in lines)
+  assert predict_report.Board(rows).last_line()['recommendation'] is None

@@ -87,6 +87,10 @@ def outcome(begin, rows):
 def test_what_is_accepted(begin, domain, kept, broken):
   for alpha, expected in ((kept, HOLDS), (broken, FAILS)):
     assert outcome(begin, [replay('sibling', domain, alpha=alpha)]) == expected
+    row = replay('sibling', domain, alpha=alpha) | {'alpha': alpha}
+    row |= {'alpha_ci': [alpha - 0.01, alpha + 0.01]}
+    del row['unit_overlap']
+    assert outcome(begin, [row]) == expected
   # Only rows of the real pair, of the domain and the drafter, speak to it.
   claim = next(c for name, c in CLAIMS.items() if name.startswith(begin))
   assert not claim({'predict': [replay('sibling', domain)]})
@@ -120,6 +124,9 @@ def test_one_row(begin, row, expected):
   assert outcome(begin, [row]) == expected
 
 
+RISE = {'tau': ((1, 1.2, 1.3), (1, 1.8, 2))}
+
+
 def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
   """Two rows whose levels are given in order."""
   names = zip((low, high), domains, temperatures, strict=True)
@@ -132,37 +139,37 @@ def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
 @pytest.mark.parametrize(
   ('begin', 'names', 'more', 'levels'),
   [
-    ('alpha rises', ('ngram', 'smollm2'), {}, {'alpha': (0.3, 0.6)}),
-    ('alpha rises', ('smollm2', 'sibling'), {}, {'alpha': (0.6, 0.9)}),
+    ('More is accepted of', ('ngram', 'smollm2'), {}, RISE),
+    ('More is accepted of', ('smollm2', 'sibling'), {}, RISE),
     (
-      'alpha at temperature 0',
+      'More is accepted at',
       ('sibling', 'sibling'),
       {'temperatures': (1.0, 0.0)},
-      {'alpha': (0.7, 0.8)},
+      RISE,
     ),
     (
       'Code is easier',
       ('sibling', 'sibling'),
       {'domains': ('roleplay', 'humaneval')},
-      {'alpha': (0.7, 0.8)},
+      RISE,
     ),
     (
       'Lookup gains more',
       ('ngram', 'ngram'),
       {'domains': ('writing', 'summarization')},
-      {'tau': ((1, 1.2, 1.3), (1, 1.8, 2))},
+      RISE,
     ),
     (
       'Lookup that copies',
       ('ngram', 'suffix'),
       {},
-      {'tau': ((1, 1.2, 1.3), (1, 1.8, 2))},
+      RISE,
     ),
     (
       'Lookup gives as many',
       ('sibling', 'ngram'),
       {'domains': ('summarization',) * 2},
-      {'tau': ((1, 1.2, 1.3), (1, 1.8, 2))},
+      RISE,
     ),
   ],
 )
