@@ -1,7 +1,8 @@
 """A published pair as people run it on a CPU: Qwen2.5-Coder, 1.5B and 0.5B.
 
-  python -m experiments.run --config configs/real_pair.py:FOLDER \\
-    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat
+  python -m experiments.predict --config configs/real_pair.py:FOLDER \\
+    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \\
+    --config.drafters=sibling,smollm2,ngram --config.timed=False
 
 FOLDER has the three GGUF files that `get_config` names: Qwen2.5-Coder-Instruct
 of 1.5B and 0.5B in Q4_K_M, and SmolLM2-135M-Instruct in Q4_1. Weights are held
@@ -9,7 +10,7 @@ in the bits of the files, and activations are rounded to eight bits, as
 llama.cpp does. The drafters are the sibling and SmolLM2 (another vocabulary) as
 stored, the sibling in four bits, copies of text, and the target without some of
 its layers. Rows of a run that was stopped are kept, and the same command goes
-on.
+on. `experiments.predict` does not replay trees (`recycling`).
 
 Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.
 """

@@ -115,7 +115,8 @@ def _onlooker(drafters: tuple[Drafter, ...], new_tokens: int) -> Drafter:
     drafters: those that look on; only chains.
     new_tokens: T, the most of a row.
   """
-  taps = tuple(dict.fromkeys(tap for d in drafters for tap in d.taps))
+  # As the target returns them: by layer.
+  taps = tuple(sorted({tap for d in drafters for tap in d.taps}))
 
   def each(params, *columns):
     own = (Params(params.target, x) for x in params.drafter)
@@ -150,8 +151,16 @@ def _onlooker(drafters: tuple[Drafter, ...], new_tokens: int) -> Drafter:
       new.append((drafter.commit(own, memory, ctx, nothing, seen), log))
     return tuple(new)
 
-  beyond = max(drafter.depth + drafter.beyond for drafter in drafters)
-  return Drafter(0, 0, init, propose, commit, taps=taps, beyond=beyond)
+  return Drafter(
+    0,
+    0,
+    init,
+    propose,
+    commit,
+    taps=taps,
+    positions=min((d.positions for d in drafters if d.positions), default=None),
+    beyond=max(d.depth + d.beyond for d in drafters),
+  )
 
 
 class Watched(NamedTuple):
