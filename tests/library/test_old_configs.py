@@ -140,6 +140,29 @@ def test_a_base_that_cannot_grow_is_named(changes, message):
     conversion.read_attributes(FAMILIES, config | {'rope_parameters': rope})
 
 
+def test_texts_of_released_models_of_images_are_read():
+  """LLaVA 1.5 says few sizes, and SmolVLM what no text reads."""
+  text = {'max_position_embeddings': 4096, 'rms_norm_eps': 1e-5}
+  text |= {'model_type': 'llama', 'vocab_size': 32064}
+  files = {
+    'llava': {'ignore_index': -100, 'vocab_size': 32064, 'text_config': text},
+    'smolvlm': {
+      'text_config': text
+      | {'architectures': ['VLlama3ForCausalLM'], 'hidden_size': 2048}
+      | {'_flash_attn_2_enabled': True, 'neftune_noise_alpha': 0.0}
+      | {'perceiver_config': {}, 'pixel_shuffle_factor': 4}
+      | {'qk_layer_norms': False, 'use_resampler': False}
+    },
+  }
+  for (kind, file), width in zip(files.items(), (4096, 2048), strict=True):
+    _, config = conversion.read_attributes(
+      FAMILIES, file | {'model_type': kind}
+    )
+    assert (config.width, config.mlp_width) == (width, 11008)
+    assert (config.num_layers, config.num_heads) == (32, 32)
+    assert config.vocab_size == 32064
+
+
 # As far as released files have them; a tuple: this value and no other.
 SAID = {
   'cohere2': {

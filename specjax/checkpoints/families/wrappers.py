@@ -21,12 +21,23 @@ WRAPPERS = {
   'qwen3_vl': ('Qwen3VLForConditionalGeneration', 'qwen3_vl_text'),
   'smolvlm': ('SmolVLMForConditionalGeneration', 'llama'),
 }
-# Attributes that say how images are read, or which tokens stand for them.
+# Sizes that the text of a LLaVA lacks, as transformers has them.
+_SIZES = {
+  'vocab_size': 32000,
+  'hidden_size': 4096,
+  'intermediate_size': 11008,
+  'num_hidden_layers': 32,
+  'num_attention_heads': 32,
+}
+# Attributes that say how images are read, or which tokens stand for them, and
+# those of the texts of Idefics 3 and SmolVLM that no text reads.
 _WORDS = """
-  _pad_token_id boi_token_index downsample_ratio eoi_token_index
-  image_seq_length image_token_id image_token_index initializer_range
-  mm_tokens_per_image multimodal_projector_bias projector_hidden_act
-  scale_factor spatial_merge_size video_token_id vision_config
+  _flash_attn_2_enabled _pad_token_id boi_token_index downsample_ratio
+  eoi_token_index ignore_index image_seq_len image_seq_length image_token_id
+  image_token_index initializer_range mm_tokens_per_image
+  multimodal_projector_bias neftune_noise_alpha perceiver_config
+  pixel_shuffle_factor projector_hidden_act qk_layer_norms scale_factor
+  spatial_merge_size use_resampler video_token_id vision_config
   vision_end_token_id vision_feature_layer vision_feature_select_strategy
   vision_start_token_id vision_token_id
 """
@@ -78,11 +89,13 @@ def text_attributes(
     raise ValueError(f'text_config = {nested!r} must be an object')
   text = {k: v for k, v in nested.items() if k not in _OF_IMAGES}
   text.pop('architectures', None)
-  text.setdefault('model_type', kind)
+  if text.setdefault('model_type', kind) == 'llama':
+    text = _SIZES | text
   tied = rest.pop(TIED, None)
   if tied is not None:
     text[TIED] = tied
-  unknown = sorted(rest.keys() - _OF_IMAGES - harmless - {'is_encoder_decoder'})
+  unread = {'is_encoder_decoder', 'vocab_size'}  # The text has its own.
+  unknown = sorted(rest.keys() - _OF_IMAGES - harmless - unread)
   if unknown:
     listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
     raise ValueError(
