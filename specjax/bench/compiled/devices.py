@@ -82,14 +82,16 @@ def chips_in(device: str) -> int:
 
 
 def with_chips(device: str, count: int) -> str:
-  """Returns the smallest device of this kind with so many chips."""
+  """Returns the squarest device of this kind with at least so many chips."""
   name = device.partition(':')[0]
   if is_gpu(device):
     return f'{name}:{count}'
-  if name == 'v5p':
-    return f'{name}:2x2x{-(-count // 4)}'
-  rows = 2 if count <= 8 else 4
-  return f'{name}:{rows}x{max(2, -(-count // rows))}'
+  power = max(2, (count - 1).bit_length())
+  axes = 3 if name == 'v5p' else 2
+  sides = [2 ** ((power + i) // axes) for i in range(axes)]
+  if 1 in sides:
+    sides.reverse()  # The compiler calls four chips 2x2x1.
+  return f'{name}:{"x".join(map(str, sides))}'
 
 
 def check(device: str, mesh: Mesh) -> None:
