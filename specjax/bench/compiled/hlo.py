@@ -36,6 +36,7 @@ _FETCHES = 'slice-start', 'copy-start'
 _LARGE = 1 << 20  # bytes of an array whose copy is counted
 _BITS = {'pred': 8, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 'bf16': 16, 'f16': 16}
 _BITS |= {'s16': 16, 'u16': 16, 's64': 64, 'u64': 64, 'f64': 64, 'token': 0}
+_BITS |= {'s32': 32, 'u32': 32, 'f32': 32, 'c64': 64, 'c128': 128, 'opaque': 0}
 _NO_ESTIMATE = 1 << 40  # cycles; so many mean that XLA does not know
 
 # (what is counted, phase, module) -> how much of it a step has.
@@ -81,11 +82,18 @@ class Op(NamedTuple):
 
 
 def size_of(text: str) -> int:
-  """Returns the bytes of all arrays whose shapes a text has."""
+  """Returns the bytes of all arrays whose shapes a text has.
+
+  Raises:
+    ValueError: the size of a type is not known.
+  """
   bits = 0
   for kind, sizes in re.findall(r'([a-z]\w*)\[([\d,]*)\]', text):
     shape = [int(size) for size in sizes.split(',') if size]
-    bits += math.prod(shape) * _BITS.get(kind, 32)
+    each = 8 if kind.startswith('f8') else _BITS.get(kind)
+    if each is None:
+      raise ValueError(f'{kind} has an unknown size; give its bits to _BITS')
+    bits += math.prod(shape) * each
   return bits // 8
 
 
