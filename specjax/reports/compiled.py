@@ -109,7 +109,10 @@ def assumptions(made: dict) -> str:
     for what, price in roofline.PRICES.items()
   )
   if chip['clock'] is None:
-    how = f'a step takes its bytes over the {memory}, and {prices}'
+    how = (
+      f'a step takes its bytes over the {memory}, and {prices} '
+      '(prices that are assumed, not measured)'
+    )
   else:
     how = (
       f"a step takes its compiler's cycles at {chip['clock'] / 1e9:g} GHz, and "

@@ -35,7 +35,7 @@ CHIPS: Mapping[str, Chip] = {
   'v6e': Chip(1638e9, 32e9, 918e12, 1.75e9),
 }
 
-# Seconds that each of these takes on a GPU.
+# Seconds that each of these takes on a GPU: assumed, measured on none.
 PRICES: Mapping[str, float] = {
   'nodes': 0.75e-6,
   'launches': 2.5e-6,
