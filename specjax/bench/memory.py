@@ -487,7 +487,9 @@ def slots_seen(config: TransformerConfig, layer: int, used: int) -> int:
   return min(used, window - 1 + config.sinks(layer))
 
 
-def bytes_per_token(model: Model, params, used: int) -> tuple[int, int]:
+def bytes_per_token(
+  model: Model, params, used: int, tokens: float = 1
+) -> tuple[int, int]:
   """Bytes of weights and of the cache that one plain step must read.
 
   The time of a step is held against them.
@@ -496,6 +498,7 @@ def bytes_per_token(model: Model, params, used: int) -> tuple[int, int]:
     model: the model; layers with a window see no more of the cache.
     params: its parameters, or their shapes.
     used: slots of the cache in use.
+    tokens: fed at once, of all rows; each may choose other experts.
   """
   config = model.config
   # Of a target that is left early only the first layers are.
@@ -505,6 +508,12 @@ def bytes_per_token(model: Model, params, used: int) -> tuple[int, int]:
     if name.startswith('layer') and int(name[5:]) >= config.num_layers
   }
   weights = _size({n: x for n, x in params.items() if n not in beyond})
+  for name in () if config.experts is None else {*params} - beyond:
+    if name.startswith('layer') and 'experts' in params[name]:
+      mixture, e = params[name]['experts'], config.experts
+      every = {n: x for n, x in mixture.items() if n.split('_')[0] != 'router'}
+      unread = max(0, e.count - e.chosen * tokens) / e.count
+      weights -= int(_size(every) * unread)
   # Of a table only one row is read, unless it is the unembedding too.
   if not config.tied_embeddings:
     weights -= _size(params['embedding'])

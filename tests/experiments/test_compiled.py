@@ -4,6 +4,7 @@ Programs are compiled for devices that are not there by slow tests alone, and
 only where their compilers are installed.
 """
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -21,7 +22,7 @@ from specjax.bench.plan import plan
 from specjax.cli import fields
 from specjax.errors import UserError
 from specjax.models import sharding
-from specjax.models.config import TransformerConfig
+from specjax.models.config import Experts, TransformerConfig
 from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement, plan_mesh
 from specjax.reports import compiled as report
@@ -179,12 +180,17 @@ def test_operations_are_read(module):
     ('bf16[8,512]{1,0:T(8,128)S(1)}', 8192),
     ('(s32[], pred[3], f64[2])', 4 + 3 + 16),
     ('s4[10]', 5),
-    ('f8e4m3[4]', 16),
+    ('f8e4m3[4]', 4),
     ('token[]', 0),
   ],
 )
 def test_bytes_of_shapes(text, size):
   assert hlo.size_of(text) == size
+
+
+def test_a_type_of_unknown_size_is_no_number():
+  with pytest.raises(ValueError, match='q7'):
+    hlo.size_of('q7[4]')
 
 
 def test_arguments_are_followed_into_loops(module):
@@ -392,6 +398,30 @@ def test_bytes_and_products_of_a_pass():
   assert shapes().passes('tree') == 3
 
 
+def test_experts_that_no_token_chose_are_not_read():
+  one = shapes(
+    target=dataclasses.replace(SMALL, experts=Experts(8, 2, 32)), batch=3
+  )
+  an_expert = 4 * 3 * 64 * 32  # numbers, of four layers
+  few, all_of_them = one.pass_of(0, 1), one.pass_of(0, 4)
+  assert all_of_them.bytes - few.bytes == 2 * (8 - 6) * an_expert
+  assert all_of_them.weights == few.weights
+  alone = dataclasses.replace(one, batch=1).pass_of(0, 1)
+  caches = 2 * 4 * 2 * 2 * 16 * 1100 * 2  # of two more rows
+  assert few.bytes - alone.bytes == 2 * 4 * an_expert + caches
+
+
+def test_floats_have_the_bits_of_their_type():
+  wide, narrow = shapes(dtype='float32'), shapes()
+  assert wide.pass_of(0, 1).weights == narrow.pass_of(0, 1).weights
+
+
+def test_without_a_walk_windows_save_nothing():
+  windowed = shapes(target=dataclasses.replace(SMALL, windows=(16, None) * 2))
+  whole = shapes(target=SMALL, used=2048)
+  assert windowed.unwindowed().pass_of(0, 1) == whole.pass_of(0, 1)
+
+
 def test_what_a_device_holds():
   """Weights and norms, an embedding, and the whole cache."""
   target, draft = shapes().held()
@@ -412,6 +442,7 @@ def test_what_a_device_holds():
     ({'num_layers': 1}, (1, 1)),
     ({'num_layers': 7, 'windows': (16, 16, None) * 2 + (16,)}, (3, 6)),
     ({'num_layers': 3, 'windows': (16, None, None)}, (3, 3)),
+    ({'num_layers': 8, 'unturned': (3, 7)}, (4, 8)),
   ],
 )
 def test_two_depths_have_whole_periods(changes, depths):
@@ -532,6 +563,20 @@ def test_chips_of_a_device(device, chips):
   assert devices.chips_in(devices.with_chips(kind, chips)) >= chips
 
 
+@pytest.mark.parametrize(
+  ('device', 'count', 'found'),
+  [
+    ('v5e', 64, 'v5e:8x8'),
+    ('v6e', 32, 'v6e:4x8'),
+    ('v5e', 2, 'v5e:2x2'),
+    ('v5p', 4, 'v5p:2x2x1'),
+    ('v5p', 16, 'v5p:2x2x4'),
+  ],
+)
+def test_the_squarest_topology_is_proposed(device, count, found):
+  assert devices.with_chips(device, count) == found
+
+
 def test_a_config_is_enough(tmp_path, installed):
   """Of a directory nothing but `config.json` is read."""
   tiny.write_pair(tmp_path)
@@ -590,6 +635,7 @@ def test_tables():
   assert page.startswith('*Estimates*')
   for price in ('0.75 us a node', '2.5 us a launch', '4 us a graph', '10 us a'):
     assert price in page.replace('\n', ' ')
+  assert 'assumed, not measured' in page.replace('\n', ' ')
   assert '1.75 GHz' in report.summary(tpu)
 
 

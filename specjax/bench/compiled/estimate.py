@@ -290,7 +290,7 @@ def estimate(x: Compiled) -> dict:
     least = shapes.least(name, chip)
     # Without a walk over the cache in use all of its slots are read.
     walks = any(module.startswith(hlo.WALK) for *_, module in one)
-    read = shapes if walks else dataclasses.replace(shapes, used=shapes.slots)
+    read = shapes if walks else shapes.unwindowed()
     step = roofline.step_of(chip, one, read.least(name, chip))
     steps[name] = step, least
     made[name] = _describe(chip, one, *steps[name])

@@ -35,7 +35,7 @@ from specjax.stats.roofline import Chip, Pass, Step
 from specjax.types import Drafter, Params, Rule, Spec
 
 DRAFTING = 'chain', 'tree', 'pool'
-FLOATS = 16  # bits
+FLOATS = 16  # stands for the bits of the dtype
 READ_AT_ONCE = 512  # tokens of a prompt
 
 
@@ -48,7 +48,7 @@ class Shapes:
     draft: sizes of the draft.
     placement: on a mesh of devices, of one or more.
     dtype: of weights and caches.
-    bits: of a value of a matrix: 16, 8 or 4.
+    bits: of a value of a matrix: 8 or 4; FLOATS: those of `dtype`.
     temperature: of all rows.
     sampling: the other stages.
     gamma: drafted tokens of a chain.
@@ -77,6 +77,16 @@ class Shapes:
     """Returns the shapes with the first layers of target and draft alone."""
     target, draft = map(_first, (self.target, self.draft), layers)
     return dataclasses.replace(self, target=target, draft=draft)
+
+  def unwindowed(self) -> 'Shapes':
+    """Returns the shapes where every layer reads all slots of its cache."""
+    target, draft = (
+      dataclasses.replace(config, windows=(), narrowed=None)
+      for config in (self.target, self.draft)
+    )
+    return dataclasses.replace(
+      self, target=target, draft=draft, used=self.slots
+    )
 
   def passes(self, name: str) -> int:
     """Returns the passes of the draft in a step of a program."""
@@ -112,14 +122,20 @@ class Shapes:
     def reads(config: TransformerConfig) -> np.ndarray:
       model = transformer.build(config)
       shapes = self.weights(model)
-      return np.array(memory.bytes_per_token(model, shapes, self.used))
+      fed = rows * tokens
+      read = memory.bytes_per_token(model, shapes, self.used, fed)
+      # A token is multiplied with the experts that it chose alone.
+      own, _ = memory.bytes_per_token(model, shapes, self.used)
+      return np.array([*read, own])
 
-    weights, cache = map(float, deepened(config, reads))
     mesh = placement.mesh.shape
+    rows = self.batch // mesh['data']
+    weights, cache, own = map(float, deepened(config, reads))
     ways = mesh['model'] if placement.split else 1
     heads = ways if config.num_kv_heads % ways == 0 else 1
-    rows = self.batch // mesh['data']
-    numbers = weights * 8 / self.bits
+    floats = self.bits == FLOATS
+    bits = 8 * jnp.dtype(self.dtype).itemsize if floats else self.bits
+    numbers = own * 8 / bits
     return Pass(
       weights / ways + rows * cache / heads, numbers / ways, rows * tokens
     )
@@ -166,7 +182,10 @@ def small_depths(config: TransformerConfig) -> tuple[int, int]:
   the whole depth of a model that is no deeper.
   """
   count = config.num_layers
-  kinds = [(config.reach(i), config.is_sparse(i)) for i in range(count)]
+  kinds = [
+    (config.reach(i), config.is_sparse(i), config.turns(i))
+    for i in range(count)
+  ]
   periods = (n for n in range(1, count) if kinds[n:] == kinds[:-n])
   period = next(periods, count)
   step = 2 if period == 1 else period
