@@ -27,7 +27,6 @@ from specjax.checkpoints.families.table import (
 from specjax.checkpoints.families.values import attribute, take
 
 _LAYER = 'model.layers.{}.'
-_SILU = values.activation_row('hidden_act', 'silu')
 _MLP_BIAS = attribute('mlp_bias', 'mlp_bias', values.flag, False)
 _TRAINING = frozenset(
   {'embedding_dropout', 'pretraining_tp', 'residual_dropout'}
@@ -71,7 +70,7 @@ SMOLLM3 = dataclasses.replace(
     values.window_by_layer_row(
       None, lambda layer, known: layer in known['unturned'], switch=True
     ),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-6),
     attention_bias_row(False),
     _MLP_BIAS,
@@ -88,7 +87,7 @@ SEED_OSS = dataclasses.replace(
   rows=(
     *size_rows(524288, kv_heads=8, head_dim=128),
     rope.rope_row(),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-6),
     attribute('attention_bias', 'qkv_bias', values.flag, True),
     attribute('attention_out_bias', 'out_bias', values.flag, False),
@@ -179,7 +178,7 @@ GRANITE = dataclasses.replace(
   rows=(
     *size_rows(2048),
     rope.rope_row(),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-6),
     attention_bias_row(False),
     _MLP_BIAS,
@@ -198,7 +197,7 @@ HYPERCLOVAX = dataclasses.replace(
   rows=(
     *size_rows(2048),
     rope.rope_row(),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-6),
     attention_bias_row(False),
     _MLP_BIAS,
@@ -239,7 +238,7 @@ MINISTRAL = dataclasses.replace(
     *size_rows(131072, kv_heads=8),
     rope.rope_row(),
     values.window_by_layer_row(4096, lambda layer, known: True),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-6),
     tied_row(False),
   ),
@@ -287,7 +286,7 @@ MINISTRAL3 = dataclasses.replace(
     *size_rows(262144, kv_heads=8, head_dim=128),
     Row(_read_growing, _write_growing),
     values.window_row(None),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-5),
     tied_row(False),
   ),
@@ -341,7 +340,7 @@ HUNYUAN = dataclasses.replace(
   rows=(
     *size_rows(2048),
     Row(_read_alpha, _HUNYUAN_ROPE.write),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-5),
     attention_bias_row(False),
     tied_row(False),
@@ -451,7 +450,7 @@ STABLELM = dataclasses.replace(
   rows=(
     *size_rows(4096, kv_heads=32),
     rope.rope_row(part=0.25),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-5, 'layer_norm_eps'),
     attribute('use_qkv_bias', 'qkv_bias', values.flag, False),
     attribute(

@@ -16,7 +16,7 @@ from specjax.checkpoints.families.llama import (
   size_rows,
   tied_row,
 )
-from specjax.checkpoints.families.olmo import unturned
+from specjax.checkpoints.families.olmo import WINDOWS, unturned
 from specjax.checkpoints.families.table import KEEP, TURNED, WAYS, Row, Tensors
 from specjax.checkpoints.families.values import attribute
 
@@ -25,7 +25,6 @@ _SOURCES = SOURCES | {
   key: SOURCES[key]._replace(split=TURNED)
   for key in ('layer{}/qkv/w', 'layer{}/qkv/b')
 }
-_SILU = values.activation_row('hidden_act', 'silu')
 # A scaling of sine and cosine would scale what is not turned, too.
 _UNSCALED = 'default', 'linear', 'dynamic', 'llama3'
 
@@ -36,7 +35,7 @@ GLM = dataclasses.replace(
   rows=(
     *size_rows(131072, kv_heads=2, head_dim=128),
     rope.rope_row(part=0.5, allowed=_UNSCALED),
-    _SILU,
+    values.SILU,
     epsilon_row(1.5625e-7),
     attribute('attention_bias', 'qkv_bias', values.flag, True),
     tied_row(False),
@@ -70,7 +69,7 @@ ERNIE4_5 = dataclasses.replace(
   rows=(
     *size_rows(131072, kv_heads=2, head_dim=128),
     rope.rope_row(5e5),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-5),
     attribute(
       'use_bias', ('qkv_bias', 'out_bias', 'mlp_bias'), values.flag, False
@@ -88,7 +87,7 @@ HELIUM = dataclasses.replace(
   rows=(
     *size_rows(4096, head_dim=128),
     rope.rope_row(1e5),
-    _SILU,
+    values.SILU,
     epsilon_row(1e-8),
     attribute('attention_bias', 'qkv_bias', values.flag, False),
     attribute('mlp_bias', 'mlp_bias', values.flag, False),
@@ -99,7 +98,7 @@ HELIUM = dataclasses.replace(
 )
 
 _COHERE_ROWS = (
-  _SILU,
+  values.SILU,
   epsilon_row(1e-5, 'layer_norm_eps'),
   multiplier_row('logit_scale', 'head_scale', 0.0625),
   attention_bias_row(False),
@@ -121,15 +120,9 @@ COHERE = dataclasses.replace(
   sources=_SOURCES,
 )
 
-_WINDOWS = values.window_by_layer_row(
-  4096,
-  lambda layer, known: bool((layer + 1) % known['sliding_window_pattern']),
-  sizes=(('sliding_window_pattern', 4),),
-)
-
 
 def _read_windows(rest, known):
-  windows = _WINDOWS.read(rest, known)['windows']
+  windows = WINDOWS.read(rest, known)['windows']
   return {'windows': windows, 'unturned': unturned(windows, known)}
 
 
@@ -140,7 +133,7 @@ COHERE2 = dataclasses.replace(
   rows=(
     *size_rows(8192),
     rope.rope_row(),
-    Row(_read_windows, _WINDOWS.write),
+    Row(_read_windows, WINDOWS.write),
     *_COHERE_ROWS,
   ),
   # What the first files say and no reader looks at.

@@ -117,13 +117,45 @@ def experts_of(config: TransformerConfig) -> Experts:
   return config.experts
 
 
+def experts_row(
+  name: str, count: int, chosen: int, normalize: bool | None = None
+) -> Row:
+  """Row of experts, whose width is the attribute of an MLP.
+
+  Args:
+    name: of the attribute that counts them.
+    count: default of their number.
+    chosen: default of how many of them read a token.
+    normalize: default of whether their weights add up to one; None: they do,
+      and there is no attribute.
+  """
+  norm = 'norm_topk_prob'
+
+  def read(rest, known):
+    numbers = (
+      take(rest, name, values.size, count),
+      take(rest, 'num_experts_per_tok', values.size, chosen),
+    )
+    normal = normalize is None or take(rest, norm, values.flag, normalize)
+    return {'experts': Experts(*numbers, known['mlp_width'], normal)}
+
+  def write(config):
+    experts = experts_of(config)
+    written = {name: experts.count, 'num_experts_per_tok': experts.chosen}
+    if normalize is not None:
+      written[norm] = experts.normalize
+    return written
+
+  return Row(read, write)
+
+
 LLAMA = Family(
   model_type='llama',
   architecture='LlamaForCausalLM',
   rows=(
     *size_rows(2048),
     rope.rope_row(),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
     attention_bias_row(False),
     attribute('mlp_bias', 'mlp_bias', values.flag, False),
@@ -144,7 +176,7 @@ MISTRAL = dataclasses.replace(
     *size_rows(131072, kv_heads=8),
     rope.rope_row(),
     values.window_row(4096),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
     tied_row(False),
   ),
@@ -161,7 +193,7 @@ PHI3 = dataclasses.replace(
       allowed=('default', 'longrope', 'su'), part=1.0, original=4096
     ),
     values.window_row(None),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
     tied_row(False),
   ),
@@ -184,23 +216,6 @@ _BLOCK = 'model.layers.{}.block_sparse_moe.'
 _EXPERT = _BLOCK + 'experts.{expert}.'
 
 
-def _read_experts(rest, known):
-  experts = Experts(
-    take(rest, 'num_local_experts', values.size, 8),
-    take(rest, 'num_experts_per_tok', values.size, 2),
-    known['mlp_width'],
-  )
-  return {'experts': experts}
-
-
-def _write_experts(config):
-  experts = experts_of(config)
-  return {
-    'num_local_experts': experts.count,
-    'num_experts_per_tok': experts.chosen,
-  }
-
-
 MIXTRAL = dataclasses.replace(
   MISTRAL,
   model_type='mixtral',
@@ -209,10 +224,10 @@ MIXTRAL = dataclasses.replace(
     *size_rows(131072, kv_heads=8),
     rope.rope_row(1e6),
     values.window_row(None),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
     tied_row(False),
-    Row(_read_experts, _write_experts),
+    experts_row('num_local_experts', 8, 2),
   ),
   sources=SOURCES
   | {

@@ -8,14 +8,12 @@ from specjax.checkpoints.families.llama import (
   LLAMA,
   SOURCES,
   attention_bias_row,
-  experts_of,
+  experts_row,
   size_rows,
   tied_row,
 )
 from specjax.checkpoints.families.qwen import QWEN3_MOE
 from specjax.checkpoints.families.table import KEEP, Row, Tensors
-from specjax.checkpoints.families.values import take
-from specjax.models.config import Experts
 
 _LAYER = 'model.layers.{}.'
 _SOURCES = SOURCES | {
@@ -26,11 +24,11 @@ _SOURCES = SOURCES | {
 }
 _BEHIND = {'pre_norms': False, 'post_norms': True, 'qk_norm': True}
 _REST = (
-  values.activation_row('hidden_act', 'silu'),
+  values.SILU,
   epsilon_row(1e-5),
   tied_row(False),
 )
-_WINDOWS = values.window_by_layer_row(
+WINDOWS = values.window_by_layer_row(
   4096,
   lambda layer, known: bool((layer + 1) % known['sliding_window_pattern']),
   sizes=(('sliding_window_pattern', 4),),
@@ -53,30 +51,11 @@ OLMO3 = dataclasses.replace(
   rows=(
     *size_rows(2048),
     rope.two_bases_row(5e5, 5e5),
-    _WINDOWS,
+    WINDOWS,
     attention_bias_row(False),
     *_REST,
   ),
 )
-
-
-def _read_experts(rest, known):
-  experts = Experts(
-    take(rest, 'num_experts', values.size, 64),
-    take(rest, 'num_experts_per_tok', values.size, 8),
-    known['mlp_width'],
-    take(rest, 'norm_topk_prob', values.flag, False),
-  )
-  return {'experts': experts}
-
-
-def _write_experts(config):
-  experts = experts_of(config)
-  return {
-    'num_experts': experts.count,
-    'num_experts_per_tok': experts.chosen,
-    'norm_topk_prob': experts.normalize,
-  }
 
 
 OLMOE = dataclasses.replace(
@@ -88,7 +67,7 @@ OLMOE = dataclasses.replace(
     rope.rope_row(),
     attention_bias_row(False),
     *_REST,
-    Row(_read_experts, _write_experts),
+    experts_row('num_experts', 64, 8, normalize=False),
   ),
   fixed={'qk_norm': True, 'qk_norm_whole': True},
   only={'clip_qkv': None},
@@ -101,7 +80,7 @@ def _read_windows(rest, known):
   if rest.get('layer_types') is not None:  # Then no pattern is looked at.
     rest.pop('sliding_window_pattern', None)
   if rest.get('sliding_window', 4096) is not None:
-    windows = _WINDOWS.read(rest, known)['windows']
+    windows = WINDOWS.read(rest, known)['windows']
     return {'windows': windows, 'unturned': unturned(windows, known)}
   for name in ('sliding_window', 'sliding_window_pattern'):
     rest.pop(name, None)
@@ -121,7 +100,7 @@ def _write_windows(config):
   if not config.windows and not config.unturned:
     layers = ['full_attention'] * config.num_layers
     return {'sliding_window': None, 'layer_types': layers}
-  return _WINDOWS.write(config)
+  return WINDOWS.write(config)
 
 
 EXAONE4 = dataclasses.replace(

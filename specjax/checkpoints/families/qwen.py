@@ -29,7 +29,7 @@ _WINDOWS = values.window_by_layer_row(
   sizes=(('max_window_layers', 28),),
 )
 _REST = (
-  values.activation_row('hidden_act', 'silu'),
+  values.SILU,
   attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
   tied_row(False),
 )
@@ -79,7 +79,7 @@ QWEN2_VL = dataclasses.replace(
       switch=True,
       sizes=(('max_window_layers', 80),),
     ),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
     tied_row(False),
   ),

@@ -159,6 +159,9 @@ def activation_row(name: str, default: str) -> Row:
   return attribute(name, 'activation', activation, lambda _: function, name_of)
 
 
+SILU = activation_row('hidden_act', 'silu')
+
+
 def derive(field: str, function: Callable[[dict[str, Any]], Any]) -> Row:
   """Row of a field that follows from others and has no attribute."""
 

@@ -88,7 +88,7 @@ def _read_layers(files: Files) -> dict[str, Any]:
   rows = (
     *size_rows(32768, 32, 128),
     rope.rope_row(),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
     attribute('attention_bias', 'bias', values.flag, False),
   )

@@ -184,7 +184,7 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   rows = (
     *size_rows(2048),
     rope.rope_row(),
-    values.activation_row('hidden_act', 'silu'),
+    values.SILU,
     attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
   )
   fields: dict[str, Any] = {}
