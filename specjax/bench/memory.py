@@ -11,7 +11,7 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -451,28 +451,53 @@ def refuse(
     check(plan, described, *size, predict(plan, described, *size))
 
 
+def splits_draft(
+  ways: int, passes: int, target: float, drafts: Iterable[tuple[int, float]]
+) -> bool:
+  """Returns true if drafts are split over the devices of a group.
+
+  A whole draft is read by every device in each pass. It is split where that is
+  more than the device's share of the target, and where the group divides the
+  heads of all drafts.
+
+  Args:
+    ways: devices of a group.
+    passes: of a draft in a step.
+    target: bytes that a device reads of the target in a step, caches too.
+    drafts: query heads of each, and bytes that one whole pass reads.
+  """
+  heads, reads = zip(*drafts, strict=True)
+  divides = all(count % ways == 0 for count in heads)
+  return ways > 1 and divides and passes * max(reads) > target
+
+
 def choose_split(plan: Plan, described: Mapping[str, Description]) -> Plan:
   """Returns the plan with drafts split or whole, where its mesh leaves it open.
 
-  A whole draft is read once by every device for each drafted token. It is split
-  where that is more than the device's share of the target, and where the mesh
-  divides the heads of all drafts.
+  See `splits_draft`.
   """
   mesh = plan.mesh
   if mesh.split_draft is not None:
     return plan
 
-  def size(one: Description) -> int:
-    shapes = jax.eval_shape(one.model.init, jax.random.key(0))
-    return sum(x.size for x in jax.tree.leaves(shapes))
-
-  drafts = [one for name, one in described.items() if name != 'target']
+  drafts = [name for name in described if name != 'target']
   split = mesh.model > 1 and 'target' in described and bool(drafts)
   if split:
-    gamma = max(gamma for one in plan.levels() for gamma in one.gammas)
-    share = size(described['target']) / mesh.model
-    split = gamma * max(map(size, drafts)) > share and all(
-      one.model.config.num_heads % mesh.model == 0 for one in drafts
+    dtypes, rows = plan.dtypes(described), plan.batch // mesh.data
+    used = (plan.prompts.length or 0) + plan.max_new_tokens
+
+    def reads(name: str, ways: int = 1) -> float:
+      model = described[name].model
+      shapes = _shapes(model, dtypes.get(name, dtypes['target']))
+      weights, cache = bytes_per_token(model, shapes, used, rows)
+      heads = ways if model.config.num_kv_heads % ways == 0 else 1
+      return weights / ways + rows * cache / heads
+
+    split = splits_draft(
+      mesh.model,
+      max(gamma for one in plan.levels() for gamma in one.gammas),
+      reads('target', mesh.model),
+      [(described[n].model.config.num_heads, reads(n)) for n in drafts],
     )
   chosen = dataclasses.replace(mesh, split_draft=split)
   return dataclasses.replace(plan, mesh=chosen)

@@ -172,7 +172,8 @@ def beside(made: dict, row: dict) -> str:
   ]
   lead = (
     f'{row["drafter"]} with gamma {row["gamma"]} and tau {row["tau"]:.2f}, '
-    f'here and on {made["device"]}, where it was compiled, but not run.'
+    f'here and on {made["device"]}, where it was compiled, but not run: '
+    f'{made["dtype"]}, weights {made["weights"]}.'
   )
   table = markdown(['where', 'v', 'c', 'speed-up'], lines)
   return blocks(paragraph(lead), table, caveats(made), assumptions(made))

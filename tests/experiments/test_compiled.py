@@ -16,9 +16,11 @@ import jax
 import pytest
 
 from specjax import cli
+from specjax.bench import load
 from specjax.bench.compiled import devices, estimate, hlo, programs, quote
 from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
 from specjax.bench.plan import plan
+from specjax.checkpoints.parameters import WeightForm
 from specjax.cli import fields
 from specjax.errors import UserError
 from specjax.models import sharding
@@ -723,6 +725,7 @@ def test_a_language_model_is_compiled_beside_a_measurement(asks, folder):
   assert one.target.path == str(folder / 'target')
   assert one.draft.path == str(folder / 'draft')
   assert (one.gamma, one.used, one.temperature) == (2, 16 + 12, 1.0)
+  assert (one.dtype, one.weights) == ('float32', 'floats')
   again = Compiled()
   for word in quote.words_of(one, Compiled()):
     path, _, value = word.removeprefix('--').partition('=')
@@ -736,6 +739,28 @@ def test_no_device_is_no_estimate(folder, installed):
   x.device, x.drafters = 'h100', ('ngram',)
   with pytest.raises(UserError, match=r'^device: '):
     quote.prepare(x, plan(x))
+
+
+def test_a_quote_is_of_the_same_run(folder, installed, monkeypatch):
+  """Its mesh is that of the run; other types and forms are refused."""
+  x = OnDevice(**vars(tiny.experiment(folder)), device='h100:2')
+  x.mesh, x.batch = Mesh(data=2), 2
+  (one,) = quote.prepare(x, plan(x)).values()
+  assert one.mesh == Mesh(data=2)
+  planned = plan(OnDevice(**vars(tiny.experiment(folder))))
+  x.mesh = Mesh()
+  for changes, field in (
+    ({'form': WeightForm('stored')}, 'weights '),
+    ({'dtype': 'float64'}, 'dtype '),
+  ):
+    with pytest.raises(UserError, match=f'^{field}'):
+      quote.prepare(x, dataclasses.replace(planned, **changes))
+  found = load.survey(planned)
+  draft = found.described['draft draft']._replace(other=planned)
+  found.described['draft draft'] = draft
+  monkeypatch.setattr(load, 'survey', lambda plan: found)
+  with pytest.raises(UserError, match=r'^path of .* vocabulary'):
+    quote.prepare(x, planned)
 
 
 def test_another_process_is_asked(asks, monkeypatch):

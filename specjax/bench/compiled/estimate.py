@@ -145,8 +145,8 @@ def plan(x: Compiled) -> Shapes:
     shapes = shapes.at_depth(x.layers)
   if x.mesh.split_draft is None:
     reads = [shapes.pass_of(place, 1).bytes for place in (0, 1)]
-    divides = configs[1].num_heads % x.mesh.model == 0
-    split = x.gamma * reads[1] > reads[0] and divides and x.mesh.model > 1
+    drafts = [(configs[1].num_heads, reads[1])]
+    split = memory.splits_draft(x.mesh.model, x.gamma, reads[0], drafts)
     where = dataclasses.replace(shapes.placement, split_draft=split)
     shapes = dataclasses.replace(shapes, placement=where)
   check_memory(x, shapes)

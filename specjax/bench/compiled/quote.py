@@ -11,13 +11,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from specjax.bench import load
 from specjax.bench.compiled import devices, estimate
-from specjax.bench.config import Compiled, OnDevice, Sizes
+from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
 from specjax.bench.plan import Plan
 from specjax.drafters import lm
 from specjax.errors import UserError, need
 from specjax.models import cache as caches
 
+_DTYPES = 'bfloat16', 'float16', 'float32'
 _LENGTH = 96  # tokens of a prompt, where the config does not say
 
 
@@ -25,8 +27,8 @@ def prepare(x: OnDevice, plan: Plan) -> dict[str, Compiled]:
   """Returns what to compile for each drafter; nothing without a device.
 
   Raises:
-    UserError: the device is unknown, or too small; or no drafter is a language
-      model.
+    UserError: the device is unknown, or too small; no drafter is a language
+      model; or the types, weights or vocabularies cannot be estimated.
   """
   if not x.device:
     return {}
@@ -41,14 +43,41 @@ def prepare(x: OnDevice, plan: Plan) -> dict[str, Compiled]:
   )
   used = (plan.prompts.length or _LENGTH) + plan.max_new_tokens
   form = plan.form.weights
+  need(
+    form in estimate.BITS,
+    f'weights is {form}, which is estimated for no device: choose floats, int8 '
+    'or int4, or leave device out',
+  )
+  described = load.survey(plan).described
+  dtypes = plan.dtypes(described)
+  dtype = dtypes['target']
+  need(
+    dtype in _DTYPES,
+    f'dtype is {dtype}, which is estimated for no device: choose one of '
+    f'{", ".join(_DTYPES)}, or leave device out',
+  )
+  mesh = Mesh(x.mesh.data, x.mesh.model, x.mesh.split_draft)
   found = {}
   for name, one in drafters.items():
+    own = dtypes[f'draft {name}']
+    need(
+      own == dtype,
+      f'{one.field}: {name} computes in {own} and the target in {dtype}, which '
+      f'is estimated for no device: give it dtype={dtype}, or leave device out',
+    )
+    need(
+      described[f'draft {name}'].other is None,
+      f'{one.path_field}: {name} has another vocabulary than the target, which '
+      'is estimated for no device: choose another draft, or leave device out',
+    )
     gamma = max(one.gammas)
     found[name] = Compiled(
       device=x.device,
       target=Sizes(plan.target),
       draft=Sizes(one.path),
-      weights=form if form in ('int8', 'int4') else 'floats',
+      dtype=dtype,
+      weights=form,
+      mesh=mesh,
       gamma=gamma,
       temperature=max(plan.temperatures),
       sampling=x.sampling,
