@@ -52,7 +52,8 @@ def _llama(width, layers, heads, head, mlp) -> TransformerConfig:
   )
 
 
-# Sizes that need no checkpoint, those of Llama 3.
+# Sizes that need no checkpoint, those of Llama 3. All have a head of their own,
+# though Llama 3.2's 1B and 3B tie it to the embedding: they hold less.
 SIZES: Mapping[str, TransformerConfig] = {
   '70b': _llama(8192, 80, 64, 128, 28672),
   '8b': _llama(4096, 32, 32, 128, 14336),
