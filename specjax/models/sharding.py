@@ -177,6 +177,8 @@ def _put(x, sharding: NamedSharding) -> jax.Array:
     inner = NamedSharding(sharding.mesh, P(*sharding.spec))
     data = _put(jax.random.key_data(x), inner)
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+  if isinstance(x, jax.core.Tracer):
+    return jax.lax.with_sharding_constraint(x, sharding)
   host = np.asarray(x)
   return jax.make_array_from_callback(
     host.shape, sharding, lambda index: host[index]

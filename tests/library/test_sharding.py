@@ -5,15 +5,17 @@ import jax
 import numpy as np
 import pytest
 
-from specjax import checkpoints
+from specjax import checkpoints, sampling, verify
 from specjax.bench import collectives, load, memory, meshes
 from specjax.bench.config import Mesh
 from specjax.bench.plan import plan
 from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.drafters import plain
 from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
+from specjax.loop import generate
 from specjax.models import sharding, transformer
-from specjax.types import KV, SpecState
+from specjax.types import KV, Params, Spec, SpecState
 from tests.support import models, tiny, tiny_families
 
 
@@ -156,6 +158,7 @@ def test_a_draft_is_split_where_it_would_read_more(
     name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
     for name, n in (('target', layers), ('draft lm', 1))
   }
+  assert given.mesh.facts()['split_draft'] is asked
   chosen = memory.choose_split(given, described).mesh
   assert chosen.split_draft is split
   assert chosen.facts()['split_draft'] is split
@@ -223,3 +226,19 @@ def test_collectives_of_a_step_are_counted():
   }
   with pytest.raises(ValueError, match='no loop'):
     collectives.count('ENTRY %main (p: f32[]) -> f32[] {\n}')
+
+
+def test_a_state_on_a_mesh_may_be_made_inside_a_program():
+  placement = sharding.Placement(sharding.make_mesh(1, 1))
+  target = transformer.place(models.TARGET, placement)
+  spec = Spec(target, plain.make(), verify.token)
+
+  def texts(weights):
+    params, values = Params(weights, None), sampling.make(1, 0.0)
+    state = models.run(spec, params, [[1, 2, 3]], values, new_tokens=4)
+    return generate.generate(params, state, 4, spec=spec).tokens
+
+  weights = placement.put_whole(models.target_weights())
+  found = texts(weights)
+  np.testing.assert_array_equal(jax.jit(texts)(weights), found)
+  assert found[0, 3:7].any()
