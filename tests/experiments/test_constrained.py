@@ -11,7 +11,7 @@ import pytest
 from experiments import constrained as study
 from specjax import checkpoints, pair, reports
 from specjax.bench import memory, results, row_fields
-from specjax.bench.config import Experiment, Parity, SamplingValues
+from specjax.bench.config import Experiment, OnDevice, Parity, SamplingValues
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
 from specjax.errors import UserError
@@ -103,7 +103,7 @@ def test_a_prediction_is_of_constrained_texts(folder, tmp_path):
   )
   written = []
   for x in (free, bound):
-    predict.main(x)
+    predict.main(OnDevice(**vars(x)))
     text = pathlib.Path(x.results, 'rows.jsonl').read_text()
     rows = [json.loads(line) for line in text.splitlines()]
     written.append({row['tokens'] for row in rows if 'tokens' in row})

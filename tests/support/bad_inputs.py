@@ -118,7 +118,6 @@ explain tiny.py:
   gammas 12
   timed False
 predict tiny.py:
-  timed False
   batches (1,2)
   gammas 12
   verifiers specjax.verify.block

@@ -18,7 +18,7 @@ import numpy as np
 
 from specjax import verify
 from specjax.bench import measure, meshes, results, runner, ties
-from specjax.bench.config import Checkpoint, Experiment
+from specjax.bench.config import Checkpoint, Experiment, Mesh
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, freeze
 from specjax.drafters import plain
@@ -318,6 +318,7 @@ def run(
     batches=batches,
     timed=timed,
     quick=True,
+    mesh=Mesh(split_draft=False),
   )
   with _by_hand(machine, rows):
     one = runner.Runner(freeze(x, {}))
