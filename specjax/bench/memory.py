@@ -288,7 +288,8 @@ def predict(
   # Drafts are read again for the target in the kernel's layout.
   copied = _copied(forms) + weights * (len(forms) - 1)
   held = target.cache + sampling_stages.bytes_of(plan, w.rows)
-  known = Load(target.parameters, held, weights + max(memories), copied)
+  remembered = sum(memories) if plan.together else max(memories)
+  known = Load(target.parameters, held, weights + remembered, copied)
   size = plan.mesh.data * plan.mesh.model
   if not compiles or size > jax.device_count():
     return known
@@ -300,7 +301,7 @@ def predict(
   # A step: its logits, and weights that are widened.
   scored = max(w.batch * (w.nodes + 1), 2 * w.rows)
   step = 4 * _LOGITS * scored * target.config.vocab_size + target.widened
-  peaks = [first - max(memories), step]
+  peaks = [first - remembered, step]
   # A draft takes as much of its estimate as the target of its own.
   share = 1.0
   if size == 1:
@@ -308,7 +309,7 @@ def predict(
   for models in drafts:
     wide = sum(x.widened for x in models)
     peaks.append(step + wide)
-    here = sum(x.cache for x in models) - max(memories)
+    here = sum(x.cache for x in models) - remembered
     peaks += [here + int(share * x.reads(w.rows)) + wide for x in models]
   return dataclasses.replace(known, activations=max(0, *peaks))
 

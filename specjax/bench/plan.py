@@ -123,6 +123,7 @@ class Plan:
     batches: prompts decoded together, each in its turn.
     results: folder of rows and summary.
     settings: that the folder belongs to.
+    together: whether all drafters remember a text at once, not in turns.
   """
 
   name: str
@@ -144,6 +145,7 @@ class Plan:
   results: str
   quick: bool
   settings: Mapping[str, Any]
+  together: bool = False
 
   @property
   def rules(self) -> tuple[str, ...]:

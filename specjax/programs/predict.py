@@ -14,6 +14,7 @@ same command goes on where it was stopped. `--device=h100` estimates the best
 one for a device that is not there, as `specjax compiled` does.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -63,7 +64,7 @@ def prepare(x: Experiment) -> Plan:
     f'verifiers: only token is replayed, got {", ".join(planned.rules)}; '
     'measure other rules with specjax run',
   )
-  return planned
+  return dataclasses.replace(planned, together=True)
 
 
 class Predictor:

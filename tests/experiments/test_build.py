@@ -308,6 +308,18 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
   assert loads[1].drafts == 3 * loads[0].drafts
 
 
+def test_drafters_that_look_on_together_are_remembered_together(folder):
+  recycling = Candidate('recycling', 2)
+  x = tiny.experiment(folder, candidates=dict.fromkeys('ab', recycling))
+  planned = plan(x)
+  described = load.survey(planned).described
+  held = [
+    memory.predict(one, described, 16, 2, compiles=False).drafts
+    for one in (planned, dataclasses.replace(planned, together=True))
+  ]
+  assert held[1] == 2 * held[0] > 0
+
+
 @pytest.mark.slow
 def test_a_draft_is_read_once_in_each_layout(folder, monkeypatch):
   reads = []
