@@ -136,7 +136,7 @@ def main(folder: pathlib.Path) -> None:
   write(folder)
   jax.config.update('jax_enable_x64', True)
   found = {
-    f'{drafter} {mesh.data}x{mesh.model} {mesh.split_draft}': run(
+    f'{drafter} {mesh.data}x{mesh.model} {bool(mesh.split_draft)}': run(
       folder, mesh, drafter, 'float64'
     )
     for drafter, mesh in (
