@@ -7,6 +7,7 @@ measured by the very code it is a baseline for.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -357,7 +358,7 @@ def loop_for(spec: Spec, state: SpecState):
   key = structure, tuple(formats)
   if key not in _LOOPS:
     _LOOPS[key] = jax.jit(
-      loop.__wrapped__,
+      inspect.unwrap(loop),
       static_argnames=('spec', 'parts'),
       donate_argnames='state',
       out_shardings=jax.tree.unflatten(*key),

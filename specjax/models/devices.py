@@ -41,17 +41,17 @@ def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
   return narrow(name, shape)
 
 
-def as_cached(width: int) -> KV | None:
+def as_cached(width: int) -> tuple[Order, Order] | None:
   """The orders of a cache that lies as it is declared."""
   del width
   return None
 
 
-def by_slots(width: int) -> KV | None:
+def by_slots(width: int) -> tuple[Order, Order] | None:
   """Returns the orders in which a TPU reads keys and values of a cache."""
   if width % _TILE:
-    return KV((0, 1, 2, 3), (0, 1, 3, 2))
-  return KV((0, 3, 1, 2), (0, 2, 1, 3))
+    return (0, 1, 2, 3), (0, 1, 3, 2)
+  return (0, 3, 1, 2), (0, 2, 1, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class DeviceForm:
   rows: int = 1
   attention: CacheAttention = cache_attention.blocked
   order: Callable[[str, tuple[int, ...]], Order | None] = as_declared
-  cache: Callable[[int], KV | None] = as_cached
+  cache: Callable[[int], tuple[Order, Order] | None] = as_cached
 
 
 CPU = DeviceForm()
