@@ -1,4 +1,4 @@
-"""What is promised of speculation, looked at on a pair that people run.
+"""Judges promises about speculation on a pair that people run.
 
 The rows are of `specjax predict` with configs/real_pair.py: texts of the target
 that drafters looked on at (many prompts), what a step costs, and the loop

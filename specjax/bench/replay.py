@@ -46,7 +46,7 @@ class _Seen(NamedTuple):
 
 
 class _Log(NamedTuple):
-  """What one drafter proposed at each of T new tokens."""
+  """The drafts that one drafter made at each of T new tokens."""
 
   start: jax.Array  # [B] length of the prompt
   length: jax.Array  # [B] of the text so far

@@ -25,8 +25,8 @@ class Experts:
     normalize: whether the weights of the chosen ones add up to 1.
     dense: layers that have a plain MLP instead.
     bias: whether the router and the experts have biases (gpt-oss).
-    limit: bound of what the gate multiplies, which is then 1 more, and of the
-      gate from above; None: none.
+    limit: the linear half of an expert is clamped to [-limit, limit] and has 1
+      added, and its gate is clamped to at most the limit; None: no clamp.
   """
 
   count: int

@@ -56,7 +56,7 @@ def by_slots(width: int) -> tuple[Order, Order] | None:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceForm:
-  """What differs by the platform that a program is compiled for.
+  """The choices that differ by the platform of a program.
 
   Arrays that lie in another order than a program reads are copied at each call.
 

@@ -16,7 +16,7 @@ def _milliseconds(value: float) -> str:
 
 
 def contents(made: dict) -> str:
-  """A table of what each program consists of."""
+  """Makes the table of the parts of each program."""
   gpu = made['chip']['clock'] is None
   kinds = list(roofline.PRICES) if gpu else ['kernels', 'cycles']
   head = ['program', *kinds, 'collectives', 'exchanged MB', 'temporary MB']
@@ -148,13 +148,13 @@ def summary(made: dict) -> str:
     speeds(made),
     caveats(made),
     assumptions(made),
-    '### The ten largest of what is beyond the limit (estimates)',
+    '### The ten largest times beyond the limit (estimates)',
     *(largest(name, one) for name, one in programs),
   )
 
 
 def beside(made: dict, row: dict) -> str:
-  """A table of what was measured here, and what is estimated for a device.
+  """Makes a table of the measured costs beside those estimated for a device.
 
   Args:
     made: the estimate of a chain.

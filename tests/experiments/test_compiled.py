@@ -1,4 +1,4 @@
-"""What is read of compiled programs, and the estimates that follow.
+"""Counts in compiled programs, and the estimates that follow from them.
 
 Programs are compiled for devices that are not there by slow tests alone, and
 only where their compilers are installed.
@@ -580,7 +580,7 @@ def test_the_squarest_topology_is_proposed(device, count, found):
 
 
 def test_a_config_is_enough(tmp_path, installed):
-  """Of a directory nothing but `config.json` is read."""
+  """The only file of a directory that is read is `config.json`."""
   tiny.write_pair(tmp_path)
   for file in tmp_path.glob('*/*'):
     if file.name != 'config.json':

@@ -95,7 +95,7 @@ def job(turn, new_tokens=40):
 
 
 def test_drafters_look_on_together_as_they_do_alone():
-  """Of several kinds: drawn, copied, and from features of the target."""
+  """Drafts are drawn, copied, and made from features of the target."""
   names, drawn = ('lm', 'ngram', 'eagle 1'), (True, False, False)
   ways = [
     measure.Decoding(models.spec_of(n), models.params_of(n)) for n in names

@@ -372,7 +372,7 @@ def count_thunks(
   Args:
     module: the program.
     sequence: the thunks, as XLA dumps them.
-    names: which operation each of them is, likewise.
+    names: the operation that each thunk belongs to, as XLA dumps them.
     turns: of each loop.
   """
   ids = re.findall(r'profile_annotation: "([^"]*)"\s+thunk_id: (\d+)', names)

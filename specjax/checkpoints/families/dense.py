@@ -123,7 +123,7 @@ ARCEE = dataclasses.replace(
 
 
 def multiplier_row(name: str, field: str, default: float = 1.0) -> Row:
-  """Row of what something is multiplied by; 1 adds no operation."""
+  """Returns the row of a multiplier; a multiplier of 1 adds no operation."""
   row = attribute(name, field, values.number, default)
 
   def read(rest, known):
