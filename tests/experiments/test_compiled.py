@@ -30,7 +30,7 @@ from specjax.models.sharding import Placement, plan_mesh
 from specjax.reports import compiled as report
 from specjax.stats import roofline
 from specjax.stats.roofline import Chip, Pass, Step
-from tests.support import processes, tiny
+from tests.support import models, processes, tiny
 
 # A weight that is laid out anew, and a loop over steps: in it a product of that
 # weight, a fetch of another one, a sum over devices, and a walk.
@@ -794,7 +794,12 @@ def test_compilers_alone_start_no_device(monkeypatch):
   assert not cli._compiles_only()
 
 
-@pytest.mark.parametrize('name', ['plain', 'chain', 'tree', 'pool', 'prefill'])
+@pytest.mark.parametrize(
+  'name',
+  models.slow_unless(
+    ['chain', 'prefill'], ['plain', 'chain', 'tree', 'pool', 'prefill']
+  ),
+)
 def test_programs_are_lowered_without_weights(name):
   mesh = sharding.make_mesh(1, 1)
   one = shapes(

@@ -171,6 +171,7 @@ def test_speculation_gives_the_greedy_texts(name, tmp_path):
 
 
 # What only new families have, in a tree too, where positions are no rows.
+@pytest.mark.slow
 @pytest.mark.parametrize('name', models.CHOICES)
 def test_speculation_with_other_choices_gives_plain_texts(name):
   model = models.tiny(models.VOCAB, 2, **models.CHOICES[name])

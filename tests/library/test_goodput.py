@@ -408,6 +408,7 @@ def test_nothing_is_compiled_after_the_warm_up():
   )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_form_of_a_tpu_decodes_the_same_texts():
   form = devices.FORMS['tpu']
   target, draft = (variants.for_device(m, form) for m in (TARGET, DRAFT))

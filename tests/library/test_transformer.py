@@ -316,7 +316,9 @@ def test_the_future_is_not_seen(name):
   assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
 
 
-@pytest.mark.parametrize('name', ['llama', 'gemma', *CHOICES])
+@pytest.mark.parametrize(
+  'name', models.slow_unless(['llama'], ['llama', 'gemma', *CHOICES])
+)
 def test_a_node_of_a_tree_is_the_end_of_its_path(name):
   """Siblings and cousins are not seen, though they are fed together."""
   model = MODELS[name]
@@ -418,7 +420,7 @@ def test_equal_configurations_build_one_model():
   assert transformer.build(LLAMA.config) is LLAMA
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', models.slow_unless(['gemma'], MODELS))
 def test_the_form_of_a_tpu_changes_no_logits(name):
   params, tokens = weights(MODELS[name]), words(3, 128)
   length = np.array([1, 2, 60])
