@@ -10,6 +10,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.bench import costs, measure, results
+from specjax.bench.config import OnDevice
 from specjax.drafters import ngram, plain
 from specjax.loop import generate
 from specjax.programs import explain
@@ -21,7 +22,7 @@ from tests.support import models, tiny
 
 def settings(folder, **changes):
   common = {'drafters': ('ngram',), 'gammas': (2,), 'temperatures': (0.0,)}
-  return tiny.experiment(folder, **common | changes)
+  return OnDevice(**vars(tiny.experiment(folder, **common | changes)))
 
 
 ROW = {
