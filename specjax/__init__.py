@@ -26,8 +26,14 @@ if TYPE_CHECKING:
   from specjax.api.request import Request as Request
   from specjax.api.streaming import Piece as Piece
   from specjax.api.streaming import stream as stream
+  from specjax.models.check import check_model as check_model
+  from specjax.models.own import Sizes as Sizes
+  from specjax.models.own import adapt as adapt
+  from specjax.models.transformer import Model as Model
+  from specjax.models.transformer import Output as Output
   from specjax.native import claim_cores as claim_cores
   from specjax.requests import goodput as goodput
+  from specjax.types import KV as KV
   from specjax.types import Draft as Draft
   from specjax.types import Drafter as Drafter
   from specjax.types import LoadedDrafter as LoadedDrafter
@@ -43,9 +49,15 @@ _MODULES = {
   'Request': 'api.request',
   'Piece': 'api.streaming',
   'stream': 'api.streaming',
+  'adapt': 'models.own',
+  'check_model': 'models.check',
+  'Model': 'models.transformer',
+  'Output': 'models.transformer',
+  'Sizes': 'models.own',
   'claim_cores': 'native',
   'Draft': 'types',
   'Drafter': 'types',
+  'KV': 'types',
   'LoadedDrafter': 'types',
   'Target': 'types',
 }

@@ -52,6 +52,7 @@ class CrossKV(NamedTuple):
   source_length: jax.Array  # [B]
 
 
+# Of a model that owns its cache a `models.cache.OwnCache` is in this place.
 Cache = tuple[KV | CrossKV, ...]
 
 
@@ -228,6 +229,29 @@ class Target:
   remembered: dict[Any, Any] = dataclasses.field(
     init=False, repr=False, default_factory=dict
   )
+
+  @staticmethod
+  def of(
+    model: 'Model',
+    params: Weights,
+    *,
+    tokenizer: Any = None,
+    eos: tuple[int, ...] = (),
+  ) -> 'Target':
+    """Returns a model of other code as a target; see `specjax.models.own`.
+
+    Args:
+      model: a `specjax.Model`, or what `specjax.adapt` returns.
+      params: its weights, a pytree of arrays.
+      tokenizer: of texts, with `encode` and `decode`; None: token ids alone.
+      eos: token ids that end a text.
+
+    Raises:
+      ValueError: one of these is none; names it.
+    """
+    from specjax.models import own  # It reads this module.
+
+    return own.as_target(model, params, tokenizer, eos)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

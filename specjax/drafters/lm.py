@@ -24,7 +24,7 @@ from specjax.drafters.shapes import chain, shape, static_tree
 from specjax.drafters.shapes.language_model import walk as walk
 from specjax.drafters.shapes.policies import Policy
 from specjax.models import transformer, variants
-from specjax.models.config import narrowed_to
+from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Target
 
@@ -142,10 +142,12 @@ def read(
   check_encoder(host, model, path)
   if kept is not None:
     model, params = variants.keep_tokens(model, params, kept)
-  model = variants.with_cache_attention(model, host.config.attention)
   model = variants.narrow(model, window, sinks)
-  if host.config.native and not model.config.native:
-    model, params = variants.to_native(model, params)
+  ours = isinstance(model.config, TransformerConfig)
+  if ours and isinstance(host.config, TransformerConfig):
+    model = variants.with_cache_attention(model, host.config.attention)
+    if host.config.native and not model.config.native:
+      model, params = variants.to_native(model, params)
   if other is not None:
     return model, params
   return variants.resize_head(model, host.config.vocab_size), params
@@ -256,9 +258,9 @@ def trainable(target: Model, path: str = '', **sizes: Any) -> Trainable:
         "a draft learns the target's distribution over the target's tokens"
       )
   else:
-    own = {'max_positions': target.config.max_positions} | sizes
+    own: dict[str, Any] = {'max_positions': target.config.max_positions}
     model = transformer.build(
-      transformer.TransformerConfig(vocab_size=vocab, **own)
+      transformer.TransformerConfig(vocab_size=vocab, **(own | sizes))
     )
 
   def init(key, target_params):

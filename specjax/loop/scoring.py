@@ -207,7 +207,7 @@ def feed(
     #
     #   block  a b . .    new  r x1 x2    flight  a b . . r x1 x2
     block, cached = beside
-    at, (batch, new, _) = block[0].v.shape[2], mask.shape
+    at, (batch, new, _) = caches.rows_of(block), mask.shape
     flight = caches.grow(block, at + new)
     known = jnp.arange(at) < (used - cached)[:, None]
     known = jnp.broadcast_to(known[:, None], (batch, new, at))

@@ -5,7 +5,9 @@ passes, so rejected rows are simply never counted; later rows overwrite them.
 Nobody but `commit` and `prefill` writes a cache.
 """
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +53,52 @@ def empty(config, batch: int, slots: int, dtype) -> Cache:
   )
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OwnCache:
+  """The cache of a model that owns it, see `own.adapt`.
+
+  A pass writes its rows behind the text, so that the block in flight is the
+  cache itself with some more rows.
+
+  Attributes:
+    leaves: of the caches of B texts, [B, ...].
+    structure: of the cache of one text.
+    axes: axis of the slots of each leaf of one text; None: it has none.
+    block: rows in flight behind the text.
+  """
+
+  leaves: list[jax.Array]
+  structure: Any = dataclasses.field(metadata={'static': True})
+  axes: tuple[int | None, ...] = dataclasses.field(metadata={'static': True})
+  block: int = dataclasses.field(default=0, metadata={'static': True})
+
+  @property
+  def dtype(self) -> Any:
+    """The type of the first leaf of floats."""
+    kinds = (x.dtype for x in self.leaves)
+    return next(x for x in kinds if jnp.issubdtype(x, jnp.floating))
+
+  @property
+  def slots(self) -> int:
+    """Slots of each text."""
+    pairs = zip(self.leaves, self.axes, strict=True)
+    return next(x.shape[axis + 1] for x, axis in pairs if axis is not None)
+
+  def change(self, how: Callable[..., jax.Array], **fields: Any) -> 'OwnCache':
+    """Returns the cache with how(leaf, axis) of leaves that have slots.
+
+    Args:
+      how: the change; its axis is that of the slots, behind the axis B.
+      **fields: others that change.
+    """
+    leaves = [
+      x if axis is None else how(x, axis + 1)
+      for x, axis in zip(self.leaves, self.axes, strict=True)
+    ]
+    return dataclasses.replace(self, leaves=leaves, **fields)
+
+
 def block_of_rows(keys: jax.Array, values: jax.Array) -> KV:
   """Lays keys and values [B, T, G, D] out as a cache has them."""
   return KV(keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2))
@@ -66,15 +114,17 @@ def with_source(cache: Cache, sources, length: jax.Array) -> Cache:
 
 
 def replace(
-  cache: Cache,
-  flight: Cache,
+  cache: Any,
+  flight: Any,
   put: Callable[[jax.Array, jax.Array, int], jax.Array],
-) -> Cache:
+) -> Any:
   """The cache with put(k of the cache, k of the block, axis), and so for v.
 
   The axis is that of the slots.
   What a layer keeps of a source stays what it is.
   """
+  if isinstance(flight, OwnCache):
+    return dataclasses.replace(flight, block=0)
   return tuple(
     kv._replace(k=put(kv.k, new.k, 3), v=put(kv.v, new.v, 2))
     for kv, new in zip(cache, flight, strict=True)
@@ -88,8 +138,10 @@ def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
   return jnp.pad(rows, missing)
 
 
-def grow(cache: Cache, slots: int) -> Cache:
+def grow(cache: Any, slots: int) -> Any:
   """The cache with empty slots behind its own, so many altogether."""
+  if isinstance(cache, OwnCache):
+    return cache.change(lambda x, axis: pad(x, axis, slots))
   return tuple(
     kv._replace(k=pad(kv.k, 3, slots), v=pad(kv.v, 2, slots)) for kv in cache
   )
@@ -131,6 +183,36 @@ def remember(init, params, ctx, hidden, read: int | None):
   return jax.tree.map(grow, init(*few), whole)
 
 
+def dtype_of(cache: Any) -> Any:
+  """Returns the type of keys and values."""
+  return cache.dtype if isinstance(cache, OwnCache) else cache[0].k.dtype
+
+
+def open_block(cache: Any, config: Any, rows: int) -> Any:
+  """Returns a block in flight for so many rows behind the texts of a cache.
+
+  Args:
+    cache: of the model.
+    config: of the model.
+    rows: N.
+  """
+  if isinstance(cache, OwnCache):
+    return dataclasses.replace(cache, block=rows)
+  return empty(config, len(cache[0].k), rows, cache[0].k.dtype)
+
+
+def begin_block(cache: Any, block: Any) -> Any:
+  """Returns a block of an earlier step for the texts of a cache now."""
+  if isinstance(cache, OwnCache):
+    return dataclasses.replace(cache, block=block.block)
+  return block  # None of its rows is seen before it is written.
+
+
+def rows_of(block: Any) -> int:
+  """Returns the rows N of a block in flight."""
+  return block.block if isinstance(block, OwnCache) else block[0].v.shape[2]
+
+
 def put(block: KV, rows: KV, at) -> KV:
   """A block in flight of N slots with T rows from `at` on.
 
@@ -159,7 +241,7 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
   `start + P` must not exceed the slots: dynamic_update_slice would clamp.
   """
 
-  def write(cache, flight, axis):
+  def write(cache, flight, axis, first=0):
 
     def one(cache, flight, path, start):  # Of one sequence: an axis less.
       rows = jnp.take(flight, path, axis=axis - 1, mode='clip')
@@ -167,6 +249,9 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
         cache, rows.astype(cache.dtype), start, axis=axis - 1
       )
 
-    return jax.vmap(one)(cache, flight, path, start)
+    return jax.vmap(one)(cache, flight, path + first, start)
 
+  if isinstance(flight, OwnCache):
+    first = start[:, None]
+    return flight.change(lambda x, axis: write(x, x, axis, first), block=0)
   return replace(cache, flight, write)

@@ -27,6 +27,7 @@ import numpy as np
 from specjax import native
 from specjax.models import cache as caches
 from specjax.models import linear, transformer, variants
+from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.types import Source, Target, Weights
 
@@ -77,9 +78,10 @@ def to_native(model: Model, params: Weights) -> Arranged | None:
   """A model with whole weights, as the kernel multiplies it.
 
   None where there is no kernel, JAX does not compute on the CPU, the model is
-  on a mesh, or no weight can be in blocks.
+  on a mesh or of other code, or no weight can be in blocks.
   """
-  if model.placement is not None or not has_kernel():
+  ours = isinstance(model.config, TransformerConfig)
+  if model.placement is not None or not ours or not has_kernel():
     return None
   arranged = Arranged(*variants.to_native(model, params))
   leaves = jax.tree.leaves(arranged.params, is_leaf=linear.is_blocked)

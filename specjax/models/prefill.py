@@ -114,7 +114,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
   if slots % size:  # As a draft with tokens of its own may have.
     size = 128
   mask, offsets = transformer.causal(batch, size)
-  dtype = cache[0].k.dtype
+  dtype = caches.dtype_of(cache)
 
   def feed(i, carry):
     cache, features = carry

@@ -52,17 +52,23 @@ class Output(NamedTuple):
 
 
 class Model(NamedTuple):
-  """A transformer as a value: pure functions of explicit parameters."""
+  """A transformer as a value: pure functions of explicit parameters.
 
-  config: TransformerConfig
+  Functions are compared by identity: make a model once, or its programs are
+  compiled again.
+  """
+
+  config: TransformerConfig | Any  # of a model of other code `own.Sizes`
   init: Callable[..., Any]  # (key) -> params
-  forward: Callable[..., Output]
+  forward: Callable[..., Output]  # as `Transformer.__call__`, params first
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
   # (params, tokens [B, R], length [B]) -> one KV a layer, of the source
   encode: Callable[..., tuple[KV, ...]] | None = None
   placement: Placement | None = None  # on a mesh of devices, see `place`
   # (params, features [..., E] of the last layer) -> what the head reads
   norm: Callable[..., jax.Array] = lambda params, features: features
+  # (params, batch, slots) -> the empty cache of a model that owns it
+  empty: Callable[..., Cache] | None = None
 
 
 class Transformer(nn.Module):
@@ -288,12 +294,11 @@ def causal(batch: int, length: int):
 
 def dtype_of(params) -> Any:
   """Returns the type that a model computes in: of weights not quantised."""
-  whole = [
-    leaf
+  return next(
+    leaf.dtype
     for leaf in jax.tree.leaves(params, is_leaf=is_low_bits)
-    if not is_low_bits(leaf)
-  ]
-  return whole[0].dtype
+    if not is_low_bits(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+  )
 
 
 def open_cache(
@@ -311,8 +316,9 @@ def open_cache(
   Raises:
     ValueError: an encoder-decoder without a source.
   """
-  dtype = dtype_of(params)
-  cache = caches.empty(model.config, batch, slots, dtype)
+  if model.empty is not None:
+    return model.empty(params, batch, slots)
+  cache = caches.empty(model.config, batch, slots, dtype_of(params))
   if model.placement is not None:
     cache = model.placement.constrain(cache)
   if model.encode is None:

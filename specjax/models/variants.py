@@ -25,7 +25,7 @@ from specjax.models import (
   transformer,
 )
 from specjax.models.attention import CacheAttention
-from specjax.models.config import narrowed_to
+from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.devices import DeviceForm
 from specjax.models.transformer import Model
 
@@ -35,11 +35,25 @@ def _changed(model: Model, keeps_head: bool = True, **changes: Any) -> Model:
 
   A head that was resized for a draft stays so.
   """
-  config = dataclasses.replace(model.config, **changes)
+  config = _replaced(model.config, changes)
   made = transformer.build(config)
   if model.placement is not None:
     made = transformer.place(made, model.placement)
   return made._replace(head=model.head) if keeps_head else made
+
+
+def _replaced(config: Any, changes: dict[str, Any]) -> TransformerConfig:
+  """Returns a configuration with some fields changed.
+
+  Raises:
+    ValueError: it is of a model of other code.
+  """
+  if not isinstance(config, TransformerConfig):
+    raise ValueError(
+      f'{", ".join(changes)}: a model of other code cannot be changed; choose '
+      'a drafter that needs no layers of it, such as lm, ngram or suffix'
+    )
+  return dataclasses.replace(config, **changes)
 
 
 def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
@@ -53,7 +67,7 @@ def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
 
 
 def _with(model: Model, **changes: Any) -> Model:
-  config = dataclasses.replace(model.config, **changes)
+  config = _replaced(model.config, changes)
   if config == model.config:
     return model
   # A head of its own stays, the usual one becomes the new model's.

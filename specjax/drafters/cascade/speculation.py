@@ -112,7 +112,7 @@ class Speculation:
     late = memory.fed < ctx.length - 1
     keys = jax.vmap(jax.random.split)(key)
     room = len(key), self.depth + self.inner.depth + 1
-    dtype = (memory.cache or ctx.cache)[0].k.dtype
+    dtype = caches.dtype_of(memory.cache or ctx.cache)
     block = None
     if self.shares:
       block = caches.empty(self.model.config, *room, dtype)

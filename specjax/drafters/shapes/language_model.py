@@ -42,9 +42,7 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     tokens, length, ends = read.begin(params.drafter, ctx)
     cache = transformer.open_cache(model, weights, *tokens.shape, ctx.source)
     cache, _ = prefill.prefill(model, weights, tokens, length, cache)
-    flight = caches.empty(
-      model.config, len(length), rows + width - 1, cache[0].k.dtype
-    )
+    flight = caches.open_block(cache, model.config, rows + width - 1)
     base = length - width
     return read.pack(cache, ends), Fed(flight, base, jnp.maximum(base, 0))
 
@@ -78,8 +76,9 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     # has other tokens b may be several: pairs are fed from the first that is
     # in no cache on, so that most steps feed one.
     last = read.last(params.drafter, read.unpack(state)[1], ctx)
-    block = block._replace(base=last.base, known=last.known)
-    two, slots = jnp.arange(2), block.flight[0].v.shape[2]
+    flight = caches.begin_block(read.unpack(state)[0], block.flight)
+    block = Fed(flight, last.base, last.known)
+    two, slots = jnp.arange(2), caches.rows_of(flight)
 
     def feed_two(at, block):
       tokens = jax.lax.dynamic_slice_in_dim(last.tokens, at, 2, 1)
