@@ -90,7 +90,7 @@ def check(x: Experiment) -> None:
     'experiments.tables` shows the numbers of the paper',
   )
   need(
-    x.target.path,
+    x.target.place,
     'target.path is empty: give the directory of a model with '
     '--target.path=...',
   )

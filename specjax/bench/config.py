@@ -20,16 +20,24 @@ NEW_TOKENS = 128  # of an experiment that names no number
 
 @dataclasses.dataclass
 class Checkpoint:
-  """A Hugging Face directory.
+  """A Hugging Face directory, or a model of other code.
 
   Attributes:
     path: of the directory, or owner/name or owner/name@revision of the Hub.
+    load: full name of a function () -> `specjax.Target` that makes a model of
+      other code, in place of a path; see `Target.of`.
     dtype: of weights and cache, as `Experiment.dtype`; empty: of the target
       that of the experiment, of a draft the target's.
   """
 
   path: str = ''
+  load: str = ''
   dtype: Literal['', AnyDtype] = ''
+
+  @property
+  def place(self) -> str:
+    """The path, or what stands for one; see `checkpoints.own`."""
+    return f'load:{self.load}' if self.load else self.path
 
 
 @dataclasses.dataclass
@@ -169,11 +177,11 @@ class Experiment:
     A draft of a GGUF file comes in four bits, too, at the end: where steps wait
     for memory, that draft is the faster one.
     """
-    if not self.draft.path:
+    if not self.draft.place:
       return self.candidates
     given = vars(self.draft).items()
-    own = {name: x for name, x in given if x and name != 'path'}
-    lm = Candidate('lm', 4, self.draft.path, own)
+    own = {n: x for n, x in given if x and n not in ('path', 'load')}
+    lm = Candidate('lm', 4, self.draft.place, own)
     drafters = {'lm': lm} | self.candidates
     if self.draft.path.endswith('.gguf'):
       few = own | {'bits': 4, 'rounds': self.rounds}

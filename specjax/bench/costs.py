@@ -190,13 +190,16 @@ def _answers(model: Model) -> Model:
   def forward(
     params, tokens, positions, cache, length, mask, flight=None, at=0, taps=()
   ):
-    del cache, length, mask, flight, at  # Unused.
+    del length, flight, at  # Unused.
     # The row depends on the step: the compiler can take nothing out of a loop.
     logits = params[positions % len(params)]
     batch, count = tokens.shape
+    tapped = jnp.zeros((batch, count, len(taps), c.width), logits.dtype)
+    if isinstance(cache, caches.OwnCache):
+      flight = caches.open_block(cache, c, mask.shape[2])
+      return Output(logits, tapped, flight)
     shape = (batch, count, c.num_kv_heads, c.head_dim)
     new = jnp.broadcast_to(logits[:, :, None, :1], shape)
-    tapped = jnp.zeros((batch, count, len(taps), c.width), logits.dtype)
     flight = (caches.block_of_rows(new, new),) * c.num_layers
     return Output(logits, tapped, flight)
 
@@ -204,7 +207,7 @@ def _answers(model: Model) -> Model:
     del params  # Unused.
     return hidden
 
-  return Model(c, model.init, forward, head, placement=model.placement)
+  return model._replace(forward=forward, head=head)
 
 
 @functools.cache

@@ -107,13 +107,13 @@ def held_by(
   one: Description, placement: Placement, dtype: str, form: WeightForm
 ) -> int:
   """Bytes of a model's parameters on each device, in their form."""
-  if form == FLOATS:
+  if form == FLOATS and isinstance(one.model.config, TransformerConfig):
     return of_parameters(one.model.config, placement, dtype)
   return _size(one.shapes(dtype, form))
 
 
 def of_cache(
-  config: TransformerConfig,
+  model: Model,
   placement: Placement,
   rows: int,
   slots: int,
@@ -121,8 +121,11 @@ def of_cache(
   dtype: str = 'float32',
 ) -> int:
   """Bytes of a cache on each device; `sources` are slots of what is read."""
+  config = model.config
 
   def make():
+    if model.empty is not None:
+      return model.empty(model.init(jax.random.key(0)), rows, slots)
     cache = caches.empty(config, rows, slots, dtype)
     if config.encoder is None:
       return cache
@@ -209,9 +212,13 @@ def _reading(model: Model, params, rows: int, slots: int, sources: int) -> int:
 
 def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
   """Bytes of a token's activations, about: scores of a layer, MLP, keys."""
-  entries = 2 * c.mlp_width + 6 * c.width
+  ours = isinstance(c, TransformerConfig)
+  mlp_width, heads = (
+    (c.mlp_width, c.num_heads) if ours else (4 * c.width, c.num_kv_heads)
+  )
+  entries = 2 * mlp_width + 6 * c.width
   entries += 2 * c.num_layers * c.num_kv_heads * c.head_dim
-  return 12 * c.num_heads * slots + entries * jnp.dtype(dtype).itemsize
+  return 12 * heads * slots + entries * jnp.dtype(dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +274,7 @@ def predict(
       config,
       dtype,
       held,
-      of_cache(config, place, w.rows, slots, w.sources, dtype),
+      of_cache(one.model, place, w.rows, slots, w.sources, dtype),
       slots,
       4 * held // 2 * (widens and dtype in precision.NARROW),
     )
@@ -527,6 +534,13 @@ def bytes_per_token(
     tokens: fed at once, of all rows; each may choose other experts.
   """
   config = model.config
+  if not isinstance(config, TransformerConfig):
+    # Which of its weights a step reads, nobody says: all of them.
+    one, two = (
+      _size(jax.eval_shape(transformer.open_cache, model, params, 1, slots))
+      for slots in (used, 2 * used)
+    )
+    return _size(params), two - one
   # Of a target that is left early only the first layers are.
   beyond = {
     name

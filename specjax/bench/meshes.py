@@ -17,6 +17,7 @@ from specjax.checkpoints import Description, precision
 from specjax.cli import cpu
 from specjax.errors import need
 from specjax.models import sharding
+from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
 
 _SIMULATED = 'xla_force_host_platform_device_count'
@@ -92,8 +93,16 @@ def check_heads(mesh: Mesh, described: Mapping[str, Description]) -> None:
   Raises:
     UserError: names the model.
   """
+  if mesh.data * mesh.model == 1:
+    return
   for name, description in described.items():
-    heads = description.model.config.num_heads
+    config = description.model.config
+    need(
+      isinstance(config, TransformerConfig),
+      f'mesh has {mesh.data * mesh.model} devices, over which the {name}, a '
+      'model of other code, is not split: leave mesh out',
+    )
+    heads = config.num_heads
     split = name == 'target' or mesh.split_draft
     need(
       not split or heads % mesh.model == 0,

@@ -421,7 +421,7 @@ def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
   return Plan(
     **{name: copy.deepcopy(getattr(x, name)) for name in same}
     | {
-      'target': x.target.path,
+      'target': x.target.place,
       'dtype': x.target.dtype or x.dtype,
       'form': FLOATS,
       'drafters': drafters,
@@ -483,7 +483,7 @@ def plan(x: Experiment, sweeps: bool = False) -> Plan:
   )
   drafters = {}
   for name, (field, candidate) in choose(x).items():
-    own = name == 'lm' and x.draft.path
+    own = name == 'lm' and x.draft.place
     path_field = 'draft.path' if own else 'drafters' * (field == 'drafters')
     drafters[name] = plan_drafter(
       name, candidate, field, path_field, x.gammas, x.verifiers
@@ -540,7 +540,7 @@ def settings_of(x: Any) -> dict:
       if settings['prompts'][name] == getattr(Prompts(), name):
         del settings['prompts'][name]
     for name in ('target', 'draft'):
-      for field in ('dtype', 'vocabulary', 'frequencies'):
+      for field in ('load', 'dtype', 'vocabulary', 'frequencies'):
         if not settings[name].get(field, True):
           del settings[name][field]
   for name in ('batches', 'rule', 'drafter', 'policy', 'rounds', 'binaries'):

@@ -14,7 +14,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from specjax.checkpoints import gguf_files
+from specjax.checkpoints import gguf_files, own
 from specjax.checkpoints.files import (
   CONFIG,
   INDEX,
@@ -91,6 +91,7 @@ def title_of(path: str | os.PathLike) -> str:
   return os.path.basename(model.name if model else os.fspath(path).rstrip('/'))
 
 
+@own.or_of(own.path_of)
 def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
   """Returns the directory of a checkpoint.
 
@@ -129,6 +130,7 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
   return _complete(directory) if weights else directory
 
 
+@own.or_of(own.path_of)
 def resolve(path: str | os.PathLike, of_head: bool = False) -> pathlib.Path:
   """Returns a local path as it is, or the directory of a model with weights.
 

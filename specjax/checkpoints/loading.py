@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.checkpoints import mxfp4, parameters
+from specjax.checkpoints import mxfp4, own, parameters
 from specjax.checkpoints.families import FAMILIES, conversion, wrappers
 from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
@@ -34,6 +34,7 @@ from specjax.checkpoints.precision import STORED, resolve
 from specjax.models import devices, linear, transformer, variants
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
+from specjax.types import Target
 
 if TYPE_CHECKING:
   from specjax.checkpoints.vocabularies import Other
@@ -146,6 +147,19 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   return _Plan(family, model, shapes, sources, tensors)
 
 
+def _describe_own(target: Target, *args: Any, **options: Any) -> Description:
+  del args, options  # Nothing of them is known of other code.
+  shapes = jax.eval_shape(lambda: target.params)
+  return Description(
+    'other code',
+    target.model,
+    sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes)),
+    target.dtype,
+    shapes=lambda dtype, form: shapes,
+  )
+
+
+@own.or_of(_describe_own)
 def describe(
   path: str | os.PathLike,
   max_length: int | None = None,
@@ -187,6 +201,7 @@ def _bytes_of(tensors) -> int | None:
   return sum(int(bits[0] if bits else 8) * size for bits, size in sizes) // 8
 
 
+@own.or_of(own.weights_of)
 def load(
   path: str | os.PathLike,
   dtype: Any = 'float32',
@@ -311,6 +326,7 @@ def _are_equal(*tensors) -> bool:
   )
 
 
+@own.or_of(lambda target: target.fingerprint())
 def fingerprint(path: str | os.PathLike) -> str:
   """A hash of the names, shapes and some values of a checkpoint's tensors.
 

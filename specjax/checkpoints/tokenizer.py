@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from specjax.checkpoints import own
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
@@ -20,6 +21,7 @@ _TOKENIZER = (
 )
 
 
+@own.or_of(lambda target: target.tokenizer is not None)
 def has_tokenizer(path: str | os.PathLike) -> bool:
   """Returns true if a checkpoint holds the files of a tokenizer.
 
@@ -30,6 +32,7 @@ def has_tokenizer(path: str | os.PathLike) -> bool:
   return any((directory / name).is_file() for name in _TOKENIZER)
 
 
+@own.or_of(own.tokenizer_of)
 def load_tokenizer(path: str | os.PathLike) -> Any:
   """Loads the tokenizer of a checkpoint.
 
@@ -57,6 +60,7 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
     ) from error
 
 
+@own.or_of(lambda target: target.eos)
 def eos_ids(path: str | os.PathLike) -> tuple[int, ...]:
   """Returns the token ids that end a text; empty where none are given.
 

@@ -11,6 +11,7 @@ import json
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 
 from specjax import checkpoints
@@ -23,7 +24,7 @@ from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import chain, shape, static_tree
 from specjax.drafters.shapes.language_model import walk as walk
 from specjax.drafters.shapes.policies import Policy
-from specjax.models import transformer, variants
+from specjax.models import own, transformer, variants
 from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import Drafter, LoadedDrafter, Target
@@ -159,20 +160,41 @@ def describe(path: str, **options: Any) -> checkpoints.Description:
   return checkpoints.describe(path)
 
 
-def drafters(
+def of(
   target: Target,
   model: Model,
   params: Any,
-  other: vocabularies.Other | None,
-  options: dict[str, Any],
+  other: vocabularies.Other | None = None,
+  **options: Any,
 ) -> LoadedDrafter:
-  """The drafters of a model that was read; see `read`."""
-  if other is None:
-    return shape.load(target, walk(model), options, params, model)
-  walker = walk(model, reading.other(reading.sizes_of(other.tables)))
-  own = reading.Spelled(params, other.tables)
-  loaded = shape.load(target, walker, options, own)
-  return dataclasses.replace(loaded, draft=(model, params))
+  """The drafter of a model at hand, of other code too; see `models.own`.
+
+  Args:
+    target: what is drafted for.
+    model: that drafts.
+    params: its weights.
+    other: its vocabulary, where it is another one: see `compare`.
+    **options: of `shapes.shape.Shape`; chains without any.
+
+  Raises:
+    ValueError: it has another number of tokens than the target.
+  """
+  shape.check(target, options)
+  if other is not None:
+    walker = walk(model, reading.other(reading.sizes_of(other.tables)))
+    spelled = reading.Spelled(params, other.tables)
+    loaded = shape.load(target, walker, options, spelled)
+    return dataclasses.replace(loaded, draft=(model, params))
+  own.check_kinds(model, params)
+  vocab, width = target.model.config.vocab_size, model.config.width
+  hidden = jax.ShapeDtypeStruct((1, 1, width), transformer.dtype_of(params))
+  entries = jax.eval_shape(model.head, params, hidden).shape[-1]
+  if entries != vocab:
+    raise ValueError(
+      f'model has {entries} logits and the target {vocab}: a draft needs the '
+      "target's vocabulary"
+    )
+  return shape.load(target, walk(model), options, params, model)
 
 
 def load(
@@ -218,7 +240,7 @@ def load(
     window=window,
     sinks=sinks,
   )
-  return drafters(target, model, params, other, options)
+  return of(target, model, params, other, **options)
 
 
 TRAINING = 'training.json'  # beside a finished draft: what it cost

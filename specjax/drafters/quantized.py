@@ -66,4 +66,4 @@ def load(
   if on_mesh:
     tied = model.config.tied_embeddings
     params = linear.quantize(params, tied, bits, rounds)
-  return lm.drafters(target, model, params, other, options)
+  return lm.of(target, model, params, other, **options)

@@ -266,7 +266,8 @@ def check_model(model: Model, params: Weights) -> None:
   need(
     it.scored(slice(0, 1), spoil=True)[:, 0],
     paths[:1, 0],
-    'it reads slots of the cache at or beyond the length',
+    'it reads slots of the cache at or beyond the length, or writes elsewhere '
+    'than from there on',
   )
   need(
     alone,

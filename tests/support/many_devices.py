@@ -71,7 +71,9 @@ def check_bytes(config, placement, mesh: Mesh, params, cache) -> dict:
     'parameters': sorted(on_one(params)),
     'predicted_parameters': [wide * memory.of_parameters(config, plan)],
     'cache': sorted(on_one(cache)),
-    'predicted_cache': [wide * memory.of_cache(config, plan, rows, slots, 0)],
+    'predicted_cache': [
+      wide * memory.of_cache(transformer.build(config), plan, rows, slots, 0)
+    ],
     'declared': lies_as(params, transformer.shardings(config, placement)),
   }
 

@@ -1,0 +1,179 @@
+"""Models of other code: both doors, and the check of what comes through."""
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import specjax
+from specjax import verify
+from specjax.certify import tiny_models
+from specjax.drafters import lm, ngram, recycling, skip
+from specjax.loop import generate
+from specjax.stats import fit_tests
+from specjax.types import Params, Spec
+from tests.support import models, own_models
+
+PROMPTS = [[3, 4, 5, 6], [7] * 9, [2], [5, 6] * 6]
+PARAMS = own_models.weights()
+DOORS = {'adapted': own_models.adapted, 'full': own_models.full}
+
+# What the check says of a bug.
+SAYS = {
+  'adapted': {
+    'mask': 'mask',
+    'positions': 'nodes of a tree',
+    'length': r'at or beyond the length|ignores the length',
+    'cursor': 'writes elsewhere',
+    'logits': 'logits are bfloat16',
+    'no slots': 'open_cache',
+    'shape': 'apply must return the cache',
+    'type': 'apply must return the cache',
+  },
+  'full': {
+    'mask': 'mask',
+    'positions': 'nodes of a tree',
+    'batch': 'rows of a batch',
+    'ragged': 'other lengths',
+    'length': r'at or beyond the length|ignores the length',
+    'flight': 'token by token',
+    'writes': 'the rows of the tokens fed',
+    'taps': 'taps',
+    'head': 'head must return logits',
+    'layers': 'for each of the 3 layers',
+  },
+}
+
+
+def loaders(door):
+  target = specjax.Target.of(DOORS[door](), PARAMS, eos=(1,))
+  model, near = target.model, own_models.weights()
+  near = near | {'down': near['down'] * 0.8}
+  return target, {
+    'plain': None,
+    'ngram': ngram.load(target),
+    'recycling': recycling.load(target),
+    'lm': lm.of(target, model, near),
+    'tree': lm.of(target, model, near, widths=(2, 2, 1)),
+    'dynamic tree': lm.of(target, model, near, beam=2, nodes=5),
+  }
+
+
+@pytest.mark.parametrize('door', DOORS)
+@pytest.mark.parametrize(
+  'name',
+  models.slow_unless(
+    ['plain', 'tree'],
+    ['plain', 'ngram', 'recycling', 'lm', 'tree', 'dynamic tree'],
+  ),
+)
+def test_texts_are_those_of_the_model_itself(door, name):
+  target, drafters = loaders(door)
+  out = specjax.decode(target, drafters[name], PROMPTS, new_tokens=24, gamma=3)
+  assert out.tokens == [
+    own_models.greedy(PARAMS, prompt, 24, (1,)) for prompt in PROMPTS
+  ]
+  if name in ('lm', 'tree', 'dynamic tree'):
+    assert out.tau > 1.5
+
+
+@pytest.mark.slow
+def test_a_cache_that_grew_holds_what_it_held():
+  """Prompts are read into fewer slots than the buffer has, and into all."""
+  target, drafters = loaders('adapted')
+  for slots in (None, 256):
+    out = specjax.decode(
+      target, drafters['lm'], PROMPTS, new_tokens=150, gamma=3, slots=slots
+    )
+    assert out.tokens == [
+      own_models.greedy(PARAMS, prompt, 150, (1,)) for prompt in PROMPTS
+    ]
+
+
+@pytest.mark.parametrize('tree', [False, True])
+def test_the_law_of_the_text_is_that_of_plain_sampling(tree):
+  """The certificate's loop: texts against their enumeration."""
+  target = own_models.adapted(vocab=4)
+  params = Params(
+    own_models.weights(vocab=4, width=8),
+    own_models.weights(seed=1, vocab=4, width=8),
+  )
+  settings = {
+    name: tiny_models.SETTINGS[name] for name in ('T 1', 'T 1.5, top-k 2')
+  }
+  tiny = tiny_models.TinyModels(target, target, params, settings=settings)
+  drafter = lm.make_tree(target, (0, 0, 1)) if tree else lm.make(target, 2)
+  rule = verify.recursive if tree else verify.token
+  seen = tiny.sample(Spec(target, drafter, rule, tiny.eos), 64, 4, seed=0)
+  for setting, counts in seen.items():
+    fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
+    assert fit.p_value > 1e-4, setting
+    # The law of a target at another temperature is told from it.
+    other = tiny.plain[next(name for name in settings if name != setting)]
+    assert fit_tests.fit(counts.sum(1), other).p_value < 1e-6
+
+
+@pytest.mark.parametrize('door', DOORS)
+def test_a_right_model_passes_the_check(door):
+  specjax.check_model(DOORS[door](), PARAMS)
+
+
+@pytest.mark.parametrize(
+  'name',
+  models.slow_unless(
+    ['adapted: cursor', 'adapted: shape', 'full: writes'],
+    [f'{door}: {bug}' for door, bugs in SAYS.items() for bug in bugs],
+  ),
+)
+def test_the_check_says_what_is_wrong(name):
+  door, bug = name.split(': ')
+  with pytest.raises(ValueError, match=SAYS[door][bug]):
+    specjax.check_model(DOORS[door](bug), PARAMS)
+
+
+@pytest.mark.parametrize(
+  ('field', 'given'),
+  [
+    ('model', {'model': nnx.Linear(2, 2, rngs=nnx.Rngs(0))}),
+    ('params', {'params': {'w': 1.5}}),
+    ('params', {'params': {}}),
+    ('params', {'params': {'ids': jnp.arange(3)}}),
+    ('tokenizer', {'tokenizer': 'bpe'}),
+    ('eos', {'eos': (61,)}),
+    ('eos', {'eos': 'end'}),
+  ],
+)
+def test_what_is_no_target_is_refused(field, given):
+  right = {'model': own_models.adapted(), 'params': PARAMS}
+  with pytest.raises(ValueError, match=rf'^{field}'):
+    specjax.Target.of(**{**right, **given})
+
+
+@pytest.mark.parametrize('size', [0, -3, 2.5, True, 'wide'])
+def test_sizes_are_whole_numbers(size):
+  with pytest.raises(ValueError, match=r'^width'):
+    specjax.Sizes(61, size, 2, 1, 8, 256)
+
+
+def test_drafters_that_need_its_layers_are_refused():
+  target, _ = loaders('full')
+  with pytest.raises(ValueError, match='of other code'):
+    skip.load(target, skip_mlp=(0,))
+
+
+def test_params_of_another_model_are_refused_by_the_check():
+  with pytest.raises(ValueError, match='of this model'):
+    specjax.check_model(own_models.full(), {'w': jnp.ones(3)})
+
+
+def test_nothing_is_compiled_for_other_weights():
+  target, drafters = loaders('adapted')
+  specjax.decode(target, drafters['lm'], PROMPTS, new_tokens=8, gamma=2)
+  before = generate.count_programs()
+  other = specjax.Target.of(target.model, own_models.weights(3), eos=(1,))
+  draft = lm.of(other, target.model, own_models.weights(4))
+  out = specjax.decode(other, draft, PROMPTS, new_tokens=8, gamma=2)
+  assert out.tokens[0] == own_models.greedy(
+    own_models.weights(3), PROMPTS[0], 8, (1,)
+  )
+  # Loaded anew, a drafter is a function anew.
+  assert generate.count_programs() <= before + 1
