@@ -8,10 +8,9 @@ from typing import Any
 
 import jax
 
-from specjax.checkpoints import precision
 from specjax.errors import UserError, need, writing
 from specjax.training.data import TOKENS
-from specjax.training.recipes import Heads, Optimization
+from specjax.training.recipes import Optimization
 
 
 def claim(folder: pathlib.Path, recipe: Any) -> None:
@@ -21,12 +20,8 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
     UserError: it is that of another, whose checkpoints would be continued.
   """
   file = folder / 'recipe.json'
-  fields = dataclasses.asdict(recipe)
+  fields = json.loads(json.dumps(dataclasses.asdict(recipe)))
   del fields['folder'], fields['compilation_cache']  # They may be moved.
-  if fields.get('dtype') == precision.AUTO:
-    del fields['dtype']  # As ever.
-  _leave_defaults(fields, recipe)
-  fields = json.loads(json.dumps(fields))  # Tuples become lists.
   with writing('folder', folder):
     folder.mkdir(parents=True, exist_ok=True)
     need(
@@ -85,28 +80,6 @@ def claim_examples(folder: pathlib.Path, fingerprint: str) -> None:
       f'examples ({file}); give it those, or name another folder',
     )
     file.write_text(f'{fingerprint}\n')
-
-
-# Fields that recipes did not always have: at their defaults, a folder of before
-# is one of now.
-_LATER = {
-  Optimization: ('curve', 'accumulate', 'patience', 'dtype'),
-  Heads: ('divergence', 'examples', 'devices'),
-}
-
-
-def _leave_defaults(fields: dict[str, Any], recipe: Any) -> None:
-  """Removes later fields with their defaults, here and in what is inside."""
-  for field in dataclasses.fields(recipe):
-    value = getattr(recipe, field.name)
-    if field.name in _LATER.get(type(recipe), ()):
-      make = field.default_factory
-      known = make is not dataclasses.MISSING
-      if value == (make() if known else field.default):
-        del fields[field.name]
-        continue
-    if dataclasses.is_dataclass(value):
-      _leave_defaults(fields[field.name], value)
 
 
 def cost(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -362,23 +361,6 @@ def test_patience_needs_prompts_to_be_patient_with(root):
   o = Optimization(((1, 1.0),), 1, patience=1)
   with pytest.raises(UserError, match=r'x\.patience is 1, but nothing is'):
     o.check('x')
-
-
-def test_a_folder_of_before_is_one_of_now(root, tmp_path):
-  """What recipes have learned since leaves their file as it was."""
-  x = recipe(root, tmp_path / 'new', examples=Examples(), data='somewhere')
-  train_heads.folders.claim(tmp_path / 'new', x)
-  fields = json.loads((tmp_path / 'new/recipe.json').read_text())
-  assert not {'divergence', 'examples', 'devices'} & fields.keys()
-  assert not {'curve', 'accumulate', 'patience', 'dtype'} & (
-    fields['optimization'].keys()
-  )
-  shutil.rmtree(tmp_path / 'new')
-  x.optimization.curve, x.devices = 'cosine', 2
-  train_heads.folders.claim(tmp_path / 'new', x)
-  fields = json.loads((tmp_path / 'new/recipe.json').read_text())
-  assert fields['optimization']['curve'] == 'cosine'
-  assert fields['devices'] == 2
 
 
 @pytest.mark.slow
