@@ -93,7 +93,7 @@ def test_a_window_of_the_whole_text_is_always_accepted(float64):
 
 
 @pytest.mark.parametrize(
-  'tree', [True, pytest.param(False, marks=pytest.mark.slow)]
+  'tree', [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_only_blocks_of_the_window_and_the_sinks_are_read(tree):
   """Whatever the lengths of the rows, each reads as many slots at most."""
@@ -109,7 +109,7 @@ def test_only_blocks_of_the_window_and_the_sinks_are_read(tree):
   drafter = shaped(windowed.walk(TARGET, window, sinks), tree)
   clean, spoiled = (
     propose(drafter, TARGET, target_params(), (tokens, length), outside)
-    for outside in (None, ~inside)
+    for outside in (inside & False, ~inside)  # One program.
   )
   jax.tree.map(np.testing.assert_array_equal, clean, spoiled)
 
