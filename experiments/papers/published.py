@@ -150,7 +150,7 @@ def read(paper: str) -> dict:
 def papers() -> list[str]:
   """Returns the names of the papers' files."""
   files = {file.stem for file in _PAPERS.glob('*.json')}
-  return sorted(files - {'claims'})
+  return sorted(files - {'claims', 'real_pair'})
 
 
 def arguments(paper: str) -> list[str]:

@@ -4,9 +4,12 @@ The rows are of `specjax predict` with configs/real_pair.py: texts of the target
 that drafters looked on at (many prompts), what a step costs, and the loop
 beside its prediction (fewer prompts, with times). A promise of how much is
 accepted is kept where the interval lies inside the range that was promised.
+real_pair.json has the sentences, as claims.json has those of papers.
 """
 
 import itertools
+import json
+import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
 from experiments.papers.claims import (
@@ -31,14 +34,6 @@ CODE, FACTS = ('humaneval',), ('qa',)
 CREATIVE, COPIED = ('writing', 'roleplay'), ('summarization',)
 MODELS = 'sibling', 'smollm2'
 GAMMA = 4  # where one length is enough
-_SOURCES = {
-  'promise': 'a range that is commonly promised, of no one source',
-  'leviathan': 'arXiv:2211.17192',
-  'chen': 'arXiv:2302.01318',
-  'lookup': 'arXiv:2401.07851; arXiv:2311.08252',
-  'suffix': 'arXiv:2411.04975',
-  'quantized': 'arXiv:2410.11305',
-}
 
 
 def parts(rows: Rows, folder: str, part: str) -> list[dict]:
@@ -82,15 +77,14 @@ def _alpha(row: dict) -> metrics.Estimate:
 
 
 def _inside(
-  drafter: str, domains: tuple[str, ...], low: float, high: float
+  domains: tuple[str, ...], low: float, high: float
 ) -> Callable[[Rows], Iterator[Finding]]:
-  """Looks whether alpha lies in a range that was promised for some domains."""
+  """Looks whether the sibling's alpha lies in a range promised for domains."""
   middle, within = (low + high) / 2, (high - low) / 2
 
   def look(rows: Rows) -> Iterator[Finding]:
-    for row in pick(
-      lengths(rows), drafter=drafter, gamma=GAMMA, domain=domains
-    ):
+    some = pick(lengths(rows), drafter='sibling', gamma=GAMMA)
+    for row in pick(some, domain=domains):
       alpha = _alpha(row)
       step = f'alpha {alpha.value:.2f}'
       yield finding(
@@ -248,8 +242,9 @@ def _predicted(one: dict, cost: dict, other: dict, other_cost: dict):
   ).scaled(1, -1)
 
 
-def _faster(one: dict, other: dict):
-  """Looks whether one way to draft is predicted to be faster than another."""
+def _faster(*pair: tuple[str, int]):
+  """Looks whether the second drafter and gamma are predicted to be faster."""
+  one, other = ({'drafter': name, 'gamma': gamma} for name, gamma in pair)
 
   def look(rows: Rows) -> Iterator[Finding]:
     costs = _costs(rows, one, other)
@@ -257,7 +252,7 @@ def _faster(one: dict, other: dict):
       return
     for place, both in matched(lengths(rows), PLACE, [one, other]):
       estimate = _predicted(both[0], costs[0], both[1], costs[1])
-      step = ' to '.join(f'{w["drafter"]} {w["gamma"]}' for w in (one, other))
+      step = ' to '.join(f'{name} {gamma}' for name, gamma in pair)
       yield finding(place, step, estimate, both[0])
 
   return look
@@ -293,143 +288,30 @@ def _as_predicted(rows: Rows) -> Iterator[Finding]:
     )
 
 
-_RISE = 'difference of tau, gamma 4'
-_FAST = 'ratio of the predicted speeds, less 1'
-_CELLS: tuple[
-  tuple[str, str, str, Callable[[Rows], Iterable[Finding]]], ...
-] = (
-  (
-    'On code 70 to 80% of drafted tokens are accepted',
-    'promise',
-    'alpha of the sibling, less .75',
-    _inside('sibling', CODE, 0.7, 0.8),
-  ),
-  (
-    'On questions of fact 60 to 75% of drafted tokens are accepted',
-    'promise',
-    'alpha of the sibling, less .675',
-    _inside('sibling', FACTS, 0.6, 0.75),
-  ),
-  (
-    'On creative text 50 to 65% of drafted tokens are accepted',
-    'promise',
-    'alpha of the sibling, less .575',
-    _inside('sibling', CREATIVE, 0.5, 0.65),
-  ),
-  (
-    'Code is decoded 2.5 to 3 times as fast',
-    'promise',
-    'speed-up measured on this CPU, less 2.75',
-    _code_is_fast,
-  ),
-  (
-    'Other text is decoded 1.5 to 2.2 times as fast',
-    'promise',
-    'predicted speed-up on this CPU of the fastest way to draft, less 1.85',
-    _other_text_is_fast,
-  ),
-  (
-    'Speculation is faster than plain decoding',
-    'promise',
-    'speed-up measured on this CPU, less 1; the three ways that were predicted '
-    'to be fastest in each domain',
-    _pays,
-  ),
-  (
-    'An acceptance of one half still gives 1.8 times the speed',
-    'promise',
-    "Equation 1 at alpha .5 with this CPU's costs, less 1.8",
-    _half_is_enough,
-  ),
-  (
-    "A draft of a tenth of the target's size is faster than one of a third",
-    'promise',
-    f'{_FAST}; the small one has another vocabulary',
-    _faster(
-      {'drafter': 'sibling', 'gamma': 4}, {'drafter': 'smollm2', 'gamma': 4}
-    ),
-  ),
-  (
-    'A draft in four bits gives as many tokens as in the bits of its file',
-    'quantized',
-    'relative difference of tau',
-    _few_bits,
-  ),
-  (
-    'A draft in four bits is faster than in the bits of its file',
-    'quantized',
-    _FAST,
-    _faster(
-      {'drafter': 'sibling', 'gamma': 4},
-      {'drafter': 'sibling-int4', 'gamma': 4},
-    ),
-  ),
-  (
-    'More is accepted of a small model than of lookup, and still more of a '
-    'larger one',
-    'leviathan',
-    _RISE,
-    _rises(('ngram', 'smollm2'), ('smollm2', 'sibling')),
-  ),
-  (
-    'More is accepted at temperature 0 than at temperature 1',
-    'leviathan',
-    _RISE,
-    _greedy_accepts_more,
-  ),
-  (
-    'tau is what Equation 1 gives at alpha, within 10%',
-    'leviathan',
-    'relative difference',
-    _equation_one,
-  ),
-  (
-    'tau / (gamma + 1) falls with gamma',
-    'chen',
-    'its value at gamma 2 less that at 8',
-    _share_falls,
-  ),
-  (
-    'Drafts can be too long: gamma 4 is faster than gamma 8',
-    'chen',
-    _FAST,
-    _faster(
-      {'drafter': 'sibling', 'gamma': 8}, {'drafter': 'sibling', 'gamma': 4}
-    ),
-  ),
-  (
-    'Code is easier to draft than creative text',
-    'promise',
-    _RISE,
-    _between('sibling', CREATIVE, CODE),
-  ),
-  (
-    'Lookup gains more on text that copies than on creative text',
-    'lookup',
-    _RISE,
-    _between('ngram', CREATIVE, COPIED),
-  ),
-  (
-    'Lookup that copies as far as the match is long gives more tokens than the '
-    'last place of a short match',
-    'suffix',
-    _RISE,
-    _rises(('ngram', 'suffix')),
-  ),
-  (
-    'Lookup gives as many tokens as a model where text is copied',
-    'lookup',
-    _RISE,
-    _rises(('sibling', 'ngram'), domains=COPIED),
-  ),
-  (
-    'The speed-up is what it is predicted to be, within 10%',
-    'leviathan',
-    'predicted over measured, less 1',
-    _as_predicted,
-  ),
-)
+_LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
+  'code_accepts': _inside(CODE, 0.7, 0.8),
+  'facts_accept': _inside(FACTS, 0.6, 0.75),
+  'creative_accepts': _inside(CREATIVE, 0.5, 0.65),
+  'code_is_fast': _code_is_fast,
+  'other_text_is_fast': _other_text_is_fast,
+  'pays': _pays,
+  'half_is_enough': _half_is_enough,
+  'small_is_faster': _faster(('sibling', 4), ('smollm2', 4)),
+  'few_bits_accept': _few_bits,
+  'few_bits_are_faster': _faster(('sibling', 4), ('sibling-int4', 4)),
+  'size': _rises(('ngram', 'smollm2'), ('smollm2', 'sibling')),
+  'greedy_accepts_more': _greedy_accepts_more,
+  'equation_one': _equation_one,
+  'share_falls': _share_falls,
+  'too_long': _faster(('sibling', 8), ('sibling', 4)),
+  'code_is_easier': _between('sibling', CREATIVE, CODE),
+  'copies': _between('ngram', CREATIVE, COPIED),
+  'suffix': _rises(('ngram', 'suffix')),
+  'lookup_is_enough': _rises(('sibling', 'ngram'), domains=COPIED),
+  'as_predicted': _as_predicted,
+}
+_FILE = pathlib.Path(__file__).with_suffix('.json')
 CLAIMS = tuple(
-  Claim(text, text, _SOURCES[source], quantity, look=look)
-  for text, source, quantity, look in _CELLS
+  Claim(name, **fields, look=_LOOKS[name])
+  for name, fields in json.loads(_FILE.read_text()).items()
 )
