@@ -308,7 +308,12 @@ OPTIONS |= {
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
 SWITCHES = {
-  'llama': [_TIED, {'hidden_act': 'gelu'}],
+  'llama': [
+    _TIED,
+    {'hidden_act': 'gelu'},
+    {'hidden_act': 'relu', 'num_key_value_heads': 4},
+    {'attention_bias': False, 'mlp_bias': False, 'rope_parameters': _ROPE},
+  ],
   'qwen2': [_UNTIED, {'use_sliding_window': False}],
   'qwen3': [_TIED, {'num_key_value_heads': 1}],
   'gpt2': [_UNTIED, {'scale_attn_weights': False}],
