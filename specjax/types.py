@@ -341,6 +341,7 @@ class Records(NamedTuple):
 
   origins: jax.Array | None  # [B, S] see `token_records.ORIGINS`
   logprobs: Logprobs | None
+  sampled: jax.Array | None  # [B, S] see `token_records.Recording`
 
 
 class SpecState(NamedTuple):

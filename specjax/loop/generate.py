@@ -281,7 +281,7 @@ def step(
     if records is not None:
       before = state.length - state.start
       records = token_records.add(
-        records, draft, verdict, logits, count, before
+        records, draft, verdict, scores, logits, count, before
       )
   with jax.named_scope('tell'):
     history = parts.remember(state.history, state.sampling, emitted, count)

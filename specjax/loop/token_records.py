@@ -11,8 +11,10 @@ The origin of a token:
 
 The log-probabilities of a token and of the most probable tokens of its place
 are those of the target's softmax over its raw logits: before the penalties,
-masks, temperature and cuts of the sampling pipeline. They are read from the
-pass that verified the draft, so the target takes no further pass for them.
+masks, temperature and cuts of the sampling pipeline. Another record is the
+log-probability of a token behind that pipeline: that of the distribution which
+an exact rule draws it from. Both are read from the pass that verified the
+draft, so the target takes no further pass for them.
 """
 
 import dataclasses
@@ -26,7 +28,7 @@ import numpy as np
 from specjax.arguments import check_number
 from specjax.loop import scoring
 from specjax.models import sharding
-from specjax.types import Counts, Logprobs, Records, Spec, SpecState
+from specjax.types import Counts, Logprobs, Records, Scores, Spec, SpecState
 
 ORIGINS = ('accepted', 'corrected', 'bonus')
 _ACCEPTED, _CORRECTED, _BONUS = range(3)
@@ -41,6 +43,8 @@ class Recording:
     origins: the origin of each token.
     logprobs: the log-probability of each token, and of so many of the most
       probable tokens of its place, from 0 to 20; None: none.
+    sampled: the log-probability of each token in the target's distribution
+      behind the whole sampling pipeline; at temperature 0 it is 0.
 
   Raises:
     ValueError: `logprobs` is no such number.
@@ -48,6 +52,7 @@ class Recording:
 
   origins: bool = False
   logprobs: int | None = None
+  sampled: bool = False
 
   def __post_init__(self):
     if self.logprobs is not None:
@@ -69,23 +74,27 @@ class Recording:
     if self == NOTHING:
       return None
     origins = jnp.zeros(shape, jnp.int8) if self.origins else None
+    sampled = jnp.zeros(shape, jnp.float32) if self.sampled else None
     if self.logprobs is None:
-      return Records(origins, None)
+      return Records(origins, None, sampled)
     top = jnp.zeros((*shape, self.logprobs), jnp.float32)
     own, ids = jnp.zeros(shape, jnp.float32), top.astype(jnp.int32)
-    return Records(origins, Logprobs(own, ids, top))
+    return Records(origins, Logprobs(own, ids, top), sampled)
 
 
 NOTHING = Recording()
 
 
-def add(records: Records, draft, verdict, logits, count, at) -> Records:
+def add(
+  records: Records, draft, verdict, scores: Scores, logits, count, at
+) -> Records:
   """Adds the tokens of one step.
 
   Args:
     records: so far.
     draft: what was proposed.
     verdict: what was accepted.
+    scores: that it was judged by.
     logits: [B, N+1, V] of the target, after every row of the scored block.
     count: [B] tokens that the step added.
     at: [B] new tokens before the step.
@@ -94,13 +103,18 @@ def add(records: Records, draft, verdict, logits, count, at) -> Records:
   def write(old, new):
     return scoring.append(old, new, count, at)
 
-  origins, logprobs = records
+  origins, logprobs, sampled = records
   if origins is not None:
     origins = write(origins, _origins(draft, verdict))
   if logprobs is not None:
     made = _logprobs(draft, verdict, logits, logprobs.ids.shape[-1])
     logprobs = jax.tree.map(write, logprobs, made)
-  return Records(origins, logprobs)
+  if sampled is not None:
+    probs = scoring.along(scores.probs, verdict.path)
+    tokens = scoring.emitted(draft, verdict)[..., None]
+    own = jnp.log(jnp.take_along_axis(probs, tokens, -1)[..., 0])
+    sampled = write(sampled, own.astype(jnp.float32))
+  return Records(origins, logprobs, sampled)
 
 
 def _origins(draft, verdict) -> jax.Array:
@@ -150,6 +164,7 @@ class NewTokens(NamedTuple):
   tokens: list[int]
   origins: list[str]  # one a token; empty where they are not recorded
   logprobs: list[Logprob]  # one a token; empty where they are not recorded
+  sampled: list[float]  # one a token; empty where they are not recorded
   counts: Counts  # of the row since it began; numpy, without the axis B
   done: bool
   finite: bool  # false: p or q was no number, and the text ended there
@@ -176,12 +191,11 @@ def read(
   found = []
   for row, first in begin.items():
     start, end = int(host.start[row]), int(host.length[row] - host.start[row])
-    origins, logprobs = _at(host.records, row, slice(first, end))
+    records = _at(host.records, row, slice(first, end))
     found.append(
       NewTokens(
         host.tokens[row, start + first : start + end].tolist(),
-        origins,
-        logprobs,
+        *records,
         jax.tree.map(lambda x, row=row: np.array(x[row]), host.counts),
         bool(host.done[row]),
         bool(host.finite[row]),
@@ -193,10 +207,11 @@ def read(
 
 def _at(
   records: Records | None, row: int, places: slice
-) -> tuple[list[str], list[Logprob]]:
-  """Origins and log-probabilities of some new tokens of a row."""
+) -> tuple[list[str], list[Logprob], list[float]]:
+  """What was recorded of some new tokens of a row."""
   origins: list[str] = []
   values: list[Logprob] = []
+  sampled: list[float] = []
   if records is not None and records.origins is not None:
     origins = [ORIGINS[code] for code in records.origins[row, places]]
   if records is not None and records.logprobs is not None:
@@ -205,4 +220,6 @@ def _at(
       Logprob(value, [*zip(tokens, others, strict=True)])
       for value, tokens, others in zip(own, ids, top, strict=True)
     ]
-  return origins, values
+  if records is not None and records.sampled is not None:
+    sampled = records.sampled[row, places].tolist()
+  return origins, values, sampled

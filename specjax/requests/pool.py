@@ -106,6 +106,7 @@ class Progress(NamedTuple):
   tokens: list[int]  # the new ones since the last turn
   origins: list[str]  # one a token; empty where they are not recorded
   logprobs: list[Logprob]  # one a token; empty where they are not recorded
+  sampled: list[float]  # one a token; empty where they are not recorded
   counts: Counts  # since it began; numpy, without the axis B
   done: bool
   finite: bool  # false: p or q was no number, and the text ended there

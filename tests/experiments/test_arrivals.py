@@ -63,7 +63,7 @@ class Script:
     if done := not one[1]:
       self.queue.pop(0)
     counts = counting.none(1, 1)
-    return [pool.Progress(one[0], [7] * count, [], [], counts, done, True)]
+    return [pool.Progress(one[0], [7] * count, [], [], [], counts, done, True)]
 
 
 def played(turns, times, new):

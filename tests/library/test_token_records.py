@@ -182,6 +182,69 @@ def test_nothing_is_recorded_that_is_not_asked_for():
   assert hash(Recording(True, np.int64(3))) == hash(Recording(True, 3))
 
 
+# The distribution that tokens are drawn from
+
+STAGES = {
+  'temperature': [0.0, 1.0, 1.6, 0.7],
+  'top_k': [0, 0, 7, 0],
+  'top_p': [1.0, 0.8, 1.0, 0.9],
+  'min_p': [0.0, 0.0, 0.05, 0.0],
+  'frequency_penalty': [0.0, 0.8, 0.0, -0.4],
+}
+
+
+def restated(prompt, text, temperature, top_k, top_p, min_p, frequency):
+  """Log-probabilities [n] of a text behind the stages, in numpy."""
+  found = []
+  for place, raw in enumerate(of_a_full_pass(prompt, text)):
+    logits = raw - frequency * np.bincount(text[:place], minlength=len(raw))
+    if not temperature:
+      found.append(0.0 if logits.argmax() == text[place] else -np.inf)
+      continue
+    probs = np.exp(logits / temperature)
+    probs /= probs.sum()
+    if top_k:
+      probs[probs < np.sort(probs)[-top_k]] = 0
+      probs /= probs.sum()
+    order = np.argsort(-probs)
+    kept = 1 + np.searchsorted(np.cumsum(probs[order]), top_p * (1 - 1e-12))
+    probs[order[kept:]] = 0
+    probs /= probs.sum()
+    probs[probs < min_p * probs.max()] = 0
+    found.append(np.log(probs[text[place]] / probs.sum()))
+  return found
+
+
+@pytest.mark.parametrize('name', ['chain', 'tree', slow('plain')])
+def test_they_are_those_of_the_distribution_behind_all_stages(float64, name):
+  """Of tokens of every origin, and beside those of the raw softmax."""
+  spec, params = SPECS[name], params_of()
+  state = generate.start(
+    params,
+    PROMPTS,
+    spec=spec,
+    new_tokens=NEW,
+    key=generate.row_keys(3, range(4)),
+    values=sampling.make(4, vocab_size=models.VOCAB, **STAGES),
+    recording=Recording(origins=True, logprobs=0, sampled=True),
+  )
+  rows = token_records.read(generate.generate(params, state, 99, spec=spec))
+  for i, (prompt, row) in enumerate(zip(PROMPTS, rows, strict=True)):
+    expected = restated(prompt, row.tokens, *(x[i] for x in STAGES.values()))
+    np.testing.assert_allclose(row.sampled, expected, atol=1e-6)
+    check(prompt, row.tokens, row.logprobs, 0, 1e-6)
+  wanted = ['bonus'] if name == 'plain' else token_records.ORIGINS
+  assert {x for row in rows for x in row.origins} == {*wanted}
+  sampled, raw = (
+    np.array([x for row in rows[1:] for x in column(row)])
+    for column in (
+      lambda row: row.sampled,
+      lambda row: [x.value for x in row.logprobs],
+    )
+  )
+  assert np.abs(sampled - raw).max() > 0.3
+
+
 # Requests
 
 
