@@ -33,6 +33,8 @@ if TYPE_CHECKING:
   from specjax.models.transformer import Output as Output
   from specjax.native import claim_cores as claim_cores
   from specjax.requests import goodput as goodput
+  from specjax.requests.rollouts import RolloutBatch as RolloutBatch
+  from specjax.requests.rollouts import Rollouts as Rollouts
   from specjax.types import KV as KV
   from specjax.types import Draft as Draft
   from specjax.types import Drafter as Drafter
@@ -55,6 +57,8 @@ _MODULES = {
   'Output': 'models.transformer',
   'Sizes': 'models.own',
   'claim_cores': 'native',
+  'RolloutBatch': 'requests.rollouts',
+  'Rollouts': 'requests.rollouts',
   'Draft': 'types',
   'Drafter': 'types',
   'KV': 'types',

@@ -74,6 +74,25 @@ def check_target(target: Any) -> None:
   _check_type('target', target, Target, 'what specjax.load returns')
 
 
+def check_pair(target: Any, drafter: Any) -> None:
+  """Raises a ValueError unless a target and a drafter can decode."""
+  check_target(target)
+  if target.params is None:
+    raise ValueError('target has no weights: load it with specjax.load')
+  if drafter is None:
+    return
+  if not isinstance(drafter, LoadedDrafter):
+    raise ValueError(
+      'drafter must be what a loader returns, such as '
+      'specjax.drafters.lm.load(target, path), or None for plain decoding, '
+      f'got {named(drafter)}'
+    )
+  if drafter.model != target.model:
+    raise ValueError(
+      'drafter was loaded for another target: load it with this one'
+    )
+
+
 def check_path(path: Any, what: str) -> None:
   """Raises a ValueError unless a path can name a directory."""
   if not path or not isinstance(path, str | os.PathLike):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import arguments, sampling
-from specjax.arguments import BOUND, check_number, named
+from specjax.arguments import BOUND, check_number
 from specjax.constraints import targets
 from specjax.drafters import plain
 from specjax.drafters.cascade.speculation import rule_for
@@ -140,26 +140,6 @@ class Prepared(NamedTuple):
     return generate.generate(self.params, state, count, spec=self.spec)
 
 
-def _check(target: Any, drafter: Any, rule: Any) -> None:
-  """Raises a ValueError unless all three are of the right kind."""
-  arguments.check_target(target)
-  if target.params is None:
-    raise ValueError('target has no weights: load it with specjax.load')
-  if drafter is not None:
-    if not isinstance(drafter, LoadedDrafter):
-      raise ValueError(
-        'drafter must be what a loader returns, such as '
-        'specjax.drafters.lm.load(target, path), or None for plain decoding, '
-        f'got {named(drafter)}'
-      )
-    if drafter.model != target.model:
-      raise ValueError(
-        'drafter was loaded for another target: load it with this one'
-      )
-  if rule is not None:
-    arguments.check_rule(rule)
-
-
 def _predictions(
   target: Target, method: Drafter, prompts: list[list[int]], given: Any
 ) -> list[sampling.Predicted]:
@@ -195,7 +175,9 @@ def prepare(
     ValueError: one of these is wrong or does not fit the others; names it.
   """
   x = request
-  _check(target, drafter, x.rule)
+  arguments.check_pair(target, drafter)
+  if x.rule is not None:
+    arguments.check_rule(x.rule)
   check_number('gamma', x.gamma, 1, target.model.config.max_positions)
   check_number('seed', x.seed, 0, arguments.SEEDS)
   if x.slots is not None:

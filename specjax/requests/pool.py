@@ -10,6 +10,11 @@ and returns the new tokens. The whole state of a row is written anew, with the
 key and the values of its request. So a text is the one it has alone, whatever
 is beside it (Yu et al. 2022, "Orca", OSDI, refills rows like this).
 
+Requests that differ in their keys alone are samples of one text. A request
+that repeats the one placed before it, with the same objects as its prompt and
+its values, begins with a copy of what was read for that: a prompt is read once
+for all of its samples, where `group` is 1.
+
 What is compiled depends on no request: the loop once, and reading for each size
 of a group and each number of slots that prompts are read into.
 """
@@ -79,6 +84,12 @@ def split(count: int, group: int) -> list[int]:
     sizes.append(1 << (min(count, group).bit_length() - 1))
     count -= sizes[-1]
   return sizes
+
+
+def _repeats(one: 'Request', other: 'Request') -> bool:
+  """Returns whether two requests differ in nothing but their keys."""
+  same = one.prompt is other.prompt and one.values is other.values
+  return same and one.new_tokens == other.new_tokens
 
 
 def _at_once(part: str, work: Callable[[], SpecState]) -> SpecState:
@@ -195,6 +206,8 @@ class Pool:
     self._stopped: set[int] = set()  # rows to be stopped before the next step
     self._state: SpecState | None = None
     self._next = 0
+    # The request that was read last, and its row, while it is repeated.
+    self._kept: tuple[Request, SpecState] | None = None
 
   @property
   def waiting(self) -> int:
@@ -302,12 +315,19 @@ class Pool:
       self._advance(0)
 
   def _next_group(self, room: int) -> list[_Waiting]:
-    """The first that wait, as long as they are read into as many slots."""
+    """The first that wait, as long as they are read into as many slots.
+
+    One that repeats the one before it is not among them: it is not read.
+    """
     first, count = self._waiting[0], 0
+    before = self._kept and self._kept[0]
     for one in self._waiting:
-      if one.slots != first.slots or count == room:
+      again = before is not None and _repeats(one.request, before)
+      if one.slots != first.slots or count == room or (again and count):
         break
-      count += 1
+      before, count = one.request, count + 1
+      if again:
+        break
     size = split(count, self.group)[0]
     return [self._waiting.popleft() for _ in range(size)]
 
@@ -323,7 +343,15 @@ class Pool:
       self._given |= dict.fromkeys(numbers, 0)
 
   def _place(self, chosen: Sequence[_Waiting], rows: Sequence[int]) -> None:
-    fresh = self._read(chosen)
+    first = chosen[0].request
+    if self._kept is not None and _repeats(first, self._kept[0]):
+      key, placement = self._keys(chosen), self.spec.target.placement
+      key = key if placement is None else placement.put_rows(key)
+      fresh = self._kept[1]._replace(key=key)
+    else:
+      fresh = self._read(chosen)
+    more = self._waiting and _repeats(self._waiting[0].request, first)
+    self._kept = (first, fresh) if more and len(chosen) == 1 else None
     if self._state is None:
       self._state = self._laid(empty(fresh, self.rows))
     state, at = self._state, np.array(rows)
@@ -348,11 +376,9 @@ class Pool:
   def _read(self, chosen: Sequence[_Waiting]) -> SpecState:
     requests = [one.request for one in chosen]
     # Put together on the host: no program depends on who comes together.
-    bits = np.concatenate([one.bits for one in chosen])
     values = jax.tree.map(
       lambda *x: jnp.asarray(np.concatenate(x)), *(r.values for r in requests)
     )
-    impl = jax.random.key_impl(requests[0].key)
     slots = chosen[0].slots
     read = functools.partial(
       generate.start,
@@ -360,7 +386,7 @@ class Pool:
       [request.prompt for request in requests],
       spec=self.spec,
       new_tokens=np.array([request.new_tokens for request in requests]),
-      key=jax.random.wrap_key_data(jnp.asarray(bits), impl=impl),
+      key=self._keys(chosen),
       values=values,
       slots=self.slots,
       source_slots=self.source_slots,
@@ -368,6 +394,11 @@ class Pool:
       recording=self._recording,
     )
     return self._clock('read', read)
+
+  def _keys(self, chosen: Sequence[_Waiting]) -> jax.Array:
+    bits = np.concatenate([one.bits for one in chosen])
+    impl = jax.random.key_impl(chosen[0].request.key)
+    return jax.random.wrap_key_data(jnp.asarray(bits), impl=impl)
 
   def _collect(self, partial: bool) -> list[Progress]:
     state = self._state
