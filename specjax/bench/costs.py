@@ -207,7 +207,14 @@ def _answers(model: Model) -> Model:
     del params  # Unused.
     return hidden
 
-  return model._replace(forward=forward, head=head)
+  empty = model.empty
+  if empty is not None:  # The table is no weights to open a cache by.
+    weights = model.init(jax.random.key(0))
+
+    def empty(_, batch, slots):
+      return model.empty(weights, batch, slots)
+
+  return model._replace(forward=forward, head=head, empty=empty)
 
 
 @functools.cache

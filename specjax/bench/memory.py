@@ -8,6 +8,7 @@ the program that reads the prompts takes.
 import bisect
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -536,11 +537,13 @@ def bytes_per_token(
   config = model.config
   if not isinstance(config, TransformerConfig):
     # Which of its weights a step reads, nobody says: all of them.
-    one, two = (
-      _size(jax.eval_shape(transformer.open_cache, model, params, 1, slots))
-      for slots in (used, 2 * used)
-    )
-    return _size(params), two - one
+    sizes = []
+    for slots in (used, 2 * used):
+      opened = functools.partial(
+        transformer.open_cache, model, batch=1, slots=slots
+      )
+      sizes.append(_size(jax.eval_shape(opened, params)))
+    return _size(params), sizes[1] - sizes[0]
   # Of a target that is left early only the first layers are.
   beyond = {
     name

@@ -29,7 +29,7 @@ from specjax.bench.config import (
   Prompts,
   SamplingValues,
 )
-from specjax.checkpoints import Description, parameters, precision
+from specjax.checkpoints import Description, own, parameters, precision
 from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.cli import names
 from specjax.drafters.heads import files
@@ -409,6 +409,11 @@ def _choose_form(x: Experiment, target: str) -> WeightForm:
   )
   with blame('target.path: '):
     directory = checkpoints.locate(target)
+    need(
+      x.weights in ('auto', parameters.FLOAT) or not own.read(target),
+      f'weights is {x.weights}, but a model of other code has floats: leave it '
+      'out',
+    )
   with blame():
     kernel = not mesh and layouts.has_kernel()
     return parameters.choose_form(x.weights, x.rounds, directory, kernel)
