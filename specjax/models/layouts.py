@@ -209,12 +209,13 @@ def choose(
 ) -> Arranged:
   """The target in the layout that scores so many tokens of a batch fastest.
 
-  Only a target of `layout='auto'`, with float weights on a single CPU device,
-  has a choice. It is made once for a batch size and a number of tokens, by a
-  race of about a second, and kept with the target. Weights in blocks are kept,
-  too, once they have won: they take as much memory again. A call that adds
-  fewer than `FEWEST_TOKENS` tokens to every text takes whole weights, whatever
-  was chosen for others, since a race would take longer than it could save.
+  Only a target of `layout='auto'`, a model of specjax with float weights on a
+  single CPU device, has a choice. It is made once for a batch size and a number
+  of tokens, by a race of about a second, and kept with the target. Weights in
+  blocks are kept, too, once they have won: they take as much memory again. A
+  call that adds fewer than `FEWEST_TOKENS` tokens to every text takes whole
+  weights, whatever was chosen for others, since a race would take longer than
+  it could save.
 
   Args:
     target: with its weights.
@@ -225,6 +226,7 @@ def choose(
   whole = Arranged(target.model, target.params)
   if (
     target.layout != AUTO
+    or not isinstance(target.model.config, TransformerConfig)
     or new_tokens < FEWEST_TOKENS
     or not all(
       jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(whole[1])

@@ -1,0 +1,110 @@
+"""Programs with a target and a draft of other code, by functions' names."""
+
+import dataclasses
+import importlib
+import json
+import pathlib
+
+import pytest
+
+from specjax import checkpoints, pair
+from specjax.bench.config import Candidate, Checkpoint, Draft, OnDevice, Parity
+from specjax.bench.plan import plan
+from specjax.errors import UserError
+from specjax.stats import sanity_checks
+from tests.support import tiny
+
+MODULE = 'tests.support.own_models'
+
+
+def experiment(kind=OnDevice, **changes):
+  settings = {
+    'target': Checkpoint(load=f'{MODULE}.load'),
+    'draft': Draft(load=f'{MODULE}.load_draft'),
+    'candidates': {'ngram': Candidate('specjax.drafters.ngram.load', 2)},
+    'drafters': ('lm', 'ngram'),
+    'gammas': (2,),
+    'temperatures': (0.0,),
+  }
+  x = tiny.experiment(pathlib.Path(), **settings)
+  return kind(**{**vars(x), **changes})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('program', 'kind'),
+  [
+    ('run', OnDevice),
+    ('predict', OnDevice),
+    ('explain', OnDevice),
+    ('parity', Parity),
+    ('inspect', OnDevice),
+  ],
+)
+def test_a_program_takes_them(program, kind, tmp_path, capsys, monkeypatch):
+  # Times of so tiny a pair may be anything.
+  monkeypatch.setattr(sanity_checks, 'find', lambda row: [])
+  x = experiment(kind, results=str(tmp_path / 'a'))
+  if program == 'explain':
+    x.drafters = ('lm',)
+  importlib.import_module(f'specjax.programs.{program}').main(x)
+  last = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+  if program == 'parity':
+    assert (last['compared'], last['bugs'], last['ties']) == (4, 0, 0)
+  elif program == 'inspect':
+    assert last['models']['target']['family'] == 'other code'
+    # Keys and values of two layers of 32 floats.
+    assert last['models']['target']['cache_bytes_per_token'] == 2 * 2 * 32 * 4
+  else:
+    assert last['impossible'] == 0
+
+
+def test_they_answer_for_a_checkpoint():
+  path = f'load:{MODULE}.load'
+  model, params = checkpoints.load(path, 'float32')
+  described = checkpoints.describe(path)
+  assert described.model is model
+  assert described.dtype == 'float32'
+  assert described.stored_bytes == sum(x.nbytes for x in params.values())
+  assert checkpoints.eos_ids(path) == (0,)
+  assert checkpoints.has_tokenizer(path)
+  assert checkpoints.load_tokenizer(path).encode('def') == (
+    checkpoints.load_tokenizer(pair.path('target')).encode('def')
+  )
+  other = checkpoints.fingerprint(f'load:{MODULE}.load_draft')
+  assert checkpoints.fingerprint(path) != other
+
+
+@pytest.mark.parametrize(
+  ('says', 'changes'),
+  [
+    ('fails: RuntimeError: no weights here', {'target': 'fails'}),
+    ('there is no such function', {'target': 'nothing'}),
+    ('is no function', {'target': 'VOCAB'}),
+    ('must return what specjax.Target.of returns', {'target': 'weights'}),
+    ('returns a model of specjax', {'target': 'ours'}),
+    ('weights is int8', {'weights': 'int8'}),
+  ],
+)
+def test_what_cannot_be_is_refused(says, changes):
+  if 'target' in changes:
+    changes = {'target': Checkpoint(load=f'{MODULE}.{changes["target"]}')}
+  with pytest.raises(UserError, match=rf'target\.(path|load).*{says}'):
+    plan(experiment(**changes))
+
+
+def test_another_type_and_a_mesh_are_refused():
+  target = f'load:{MODULE}.load'
+  with pytest.raises(checkpoints.CheckpointError, match='dtype=float32'):
+    checkpoints.load(target, 'bfloat16')
+  with pytest.raises(checkpoints.CheckpointError, match='leave mesh out'):
+    checkpoints.load(target, 'float32', placement=object())
+
+
+def test_results_of_a_path_have_their_folder():
+  """A field that was added later changes no folder while it is empty."""
+  before = plan(experiment()).settings
+  assert before['target'] == {'load': f'{MODULE}.load', 'path': ''}
+  x = experiment(target=Checkpoint(pair.path('target')))
+  after = plan(dataclasses.replace(x, draft=Draft(), drafters=('ngram',)))
+  assert set(after.settings['target']) == {'path'}
