@@ -85,6 +85,10 @@ class OwnCache:
     pairs = zip(self.leaves, self.axes, strict=True)
     return next(x.shape[axis + 1] for x, axis in pairs if axis is not None)
 
+  def settled(self) -> 'OwnCache':
+    """Returns the cache with the block as a part of the texts."""
+    return dataclasses.replace(self, block=0)
+
   def change(self, how: Callable[..., jax.Array], **fields: Any) -> 'OwnCache':
     """Returns the cache with how(leaf, axis) of leaves that have slots.
 
@@ -124,7 +128,7 @@ def replace(
   What a layer keeps of a source stays what it is.
   """
   if isinstance(flight, OwnCache):
-    return dataclasses.replace(flight, block=0)
+    return flight.settled()
   return tuple(
     kv._replace(k=put(kv.k, new.k, 3), v=put(kv.v, new.v, 2))
     for kv, new in zip(cache, flight, strict=True)
