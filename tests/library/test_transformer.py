@@ -25,6 +25,7 @@ from specjax.models import (
   variants,
 )
 from specjax.models import cache as caches
+from specjax.models.check import check_model
 from specjax.models.config import Experts, Narrowed
 from specjax.types import KV
 from tests.support import models
@@ -316,45 +317,10 @@ def test_the_future_is_not_seen(name):
   assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
 
 
-@pytest.mark.parametrize(
-  'name', models.slow_unless(['llama'], ['llama', 'gemma', *CHOICES])
-)
-def test_a_node_of_a_tree_is_the_end_of_its_path(name):
-  """Siblings and cousins are not seen, though they are fed together."""
-  model = MODELS[name]
-  parents = np.array([0, 0, 1, 1, 2, 5, 3])
-  params, length = weights(model), np.array([6, 2], np.int32)
-  text, nodes = words(2, 128), words(2, 7, seed=1)
-  depth, mask = trees.ancestors(jnp.asarray(parents))
-
-  @jax.jit
-  def tree(params, text, nodes):
-    cache = caches.empty(model.config, 2, 128, jnp.float64)
-    cache, _ = prefill.prefill(model, params, text, length, cache)
-    root = jnp.take_along_axis(text, length[:, None] - 1, 1)
-    out = model.forward(
-      params,
-      jnp.concatenate([root, nodes], 1),
-      length[:, None] - 1 + depth,
-      cache,
-      length - 1,
-      jnp.broadcast_to(mask, (2, *mask.shape)),
-    )
-    return model.head(params, out.hidden)
-
-  logits = tree(params, text, nodes)
-  for row in range(8):
-    path = [row]
-    while path[0]:
-      path.insert(0, int(parents[path[0] - 1]))
-    chain = text.copy()
-    for i, at in enumerate(length):
-      chain[i, at : at + len(path) - 1] = nodes[i, [r - 1 for r in path[1:]]]
-    whole = models.score(model, params, chain)
-    for i, at in enumerate(length + len(path) - 2):
-      np.testing.assert_allclose(
-        logits[i, row], whole[i, at], rtol=0, atol=1e-10
-      )
+@pytest.mark.parametrize('name', models.slow_unless(['gemma'], MODELS))
+def test_the_check_of_other_code_finds_nothing(name):
+  """Trees, ragged texts, slots beyond them, and blocks fed token by token."""
+  check_model(MODELS[name], weights(MODELS[name]))
 
 
 def test_grouped_queries_are_repeated_heads():
