@@ -134,6 +134,7 @@ def test_the_check_says_what_is_wrong(name):
   ('field', 'given'),
   [
     ('model', {'model': nnx.Linear(2, 2, rngs=nnx.Rngs(0))}),
+    ('params', {'params': nnx.Linear(2, 2, rngs=nnx.Rngs(0))}),
     ('params', {'params': {'w': 1.5}}),
     ('params', {'params': {}}),
     ('params', {'params': {'ids': jnp.arange(3)}}),
