@@ -15,13 +15,13 @@ at or beyond the length of the text, where nothing is seen:
 import dataclasses
 import functools
 import hashlib
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from specjax.arguments import check_eos, check_number
 from specjax.models import transformer
@@ -170,18 +170,17 @@ def check_kinds(model: Any, params: Any) -> None:
       f'{type(model).__name__}; of a module give functions of its weights, as '
       'nnx.split and nnx.merge make them'
     )
-  if isinstance(params, nnx.Module):
+  nnx = sys.modules.get('flax.nnx')  # A module is of it only where it is there.
+  if nnx is not None and isinstance(params, nnx.Module):
     raise ValueError(
-      f'params must be a pytree of arrays, got the nnx module '
+      'params must be a pytree of arrays, got the nnx module '
       f'{type(params).__name__}; give its state, nnx.split(module)[1]'
     )
   leaves = jax.tree.leaves(params)
   other = [x for x in leaves if not isinstance(x, jax.Array | np.ndarray)]
   if other or not leaves:
     got = type(other[0]).__name__ if other else 'nothing'
-    raise ValueError(
-      f'params must be a pytree of arrays, got one with {got}'
-    )
+    raise ValueError(f'params must be a pytree of arrays, got one with {got}')
   if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
     raise ValueError('params must hold weights in floats, got integers alone')
 
