@@ -13,7 +13,6 @@ so that new ones compile nothing.
 
 import dataclasses
 import functools
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,7 +68,8 @@ class RolloutBatch:
   def acceptance_rate(self) -> float:
     """Accepted over drafted tokens; NaN where none were drafted."""
     drafted = int(self.counts.drafted.sum())
-    return self.counts.accepted.sum() / drafted if drafted else float('nan')
+    accepted = int(self.counts.accepted.sum())
+    return accepted / drafted if drafted else float('nan')
 
   def windows(self) -> dict[str, np.ndarray]:
     """Whole texts as training takes them: rows [P n] of one width L.
@@ -110,7 +110,7 @@ class Rollouts:
     new_tokens: int = 64,
     rows: int = 16,
     gamma: int = 4,
-    temperature: float = 1.0,
+    temperature: Any = 1.0,
     rule: Rule | None = None,
     **stages: Any,
   ):
@@ -125,7 +125,7 @@ class Rollouts:
       new_tokens: T, most new tokens of a text.
       rows: texts that are decoded at a time.
       gamma: draft length.
-      temperature: above 0. All samples of a prompt are equal at 0.
+      temperature: a number above 0. All samples of a prompt are equal at 0.
       rule: an exact rule; by default the one for the drafter.
       **stages: of the sampling pipeline, such as `top_p=0.9`; see
         `specjax.sampling.make`.
@@ -145,7 +145,10 @@ class Rollouts:
       ('gamma', gamma),
     ):
       check_number(name, number, 1, BOUND)
-    if not isinstance(temperature, numbers.Real) or not temperature > 0:
+    if (
+      not isinstance(temperature, int | float | np.number)
+      or not temperature > 0
+    ):
       raise ValueError(
         'temperature must be a number above 0, got '
         f'{named(temperature)}: at 0 all samples of a prompt are one text, '
@@ -167,7 +170,7 @@ class Rollouts:
         'specjax.verify.token'
       )
     self.width = longest_prompt + new_tokens
-    positions = min(filter(None, (config.max_positions, method.positions)))
+    positions = min(config.max_positions, method.positions or self.width)
     if self.width > positions:
       raise ValueError(
         f'longest_prompt and new_tokens make {self.width} tokens, but there '
@@ -324,7 +327,8 @@ def _weights(name: str, given: Any, like: Any) -> Any:
     for tree in (given, like)
   )
   wrong = [at for at in own | mine if own.get(at) != mine.get(at)]
-  if wrong or jax.tree.structure(given) != jax.tree.structure(like):
+  shape: Any = jax.tree.structure
+  if wrong or shape(given) != shape(like):
     at = wrong[0] if wrong else ''
     raise ValueError(
       f'{name}{at} is {mine.get(at, "not there")} and should be '

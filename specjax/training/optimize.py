@@ -190,6 +190,37 @@ def in_dtype(tree: Any, dtype: str) -> Any:
   return jax.tree.map(one, tree)
 
 
+def make_step(
+  loss: Callable[[Any, Any, Any], Any],
+  optimizer: optax.GradientTransformation,
+  dtype: str = 'float32',
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+  """The compiled step of a training.
+
+  Args:
+    loss: as of `train`.
+    optimizer: of the parameters.
+    dtype: that losses are computed in.
+
+  Returns:
+    (carry, frozen, batch) -> carry, losses. The carry is the parameters and
+    `optimizer.init` of them; it is donated.
+  """
+
+  def total(params, frozen, batch):
+    parts = loss(in_dtype(params, dtype), frozen, batch)
+    return sum(jax.tree.leaves(parts)), parts
+
+  @jax.jit(donate_argnums=0)
+  def step(carry, frozen, batch):
+    params, state = carry
+    grads, parts = jax.grad(total, has_aux=True)(params, frozen, batch)
+    updates, state = optimizer.update(grads, state, params)
+    return (optax.apply_updates(params, updates), state), parts
+
+  return step
+
+
 def train(
   name: str,
   folder: pathlib.Path,
@@ -226,18 +257,7 @@ def train(
     The trained parameters.
   """
   optimizer = optimizer or make_optimizer(o)
-
-  def total(params, frozen, tokens):
-    parts = loss(in_dtype(params, o.dtype), frozen, tokens)
-    return sum(jax.tree.leaves(parts)), parts
-
-  @jax.jit(donate_argnums=0)
-  def step(carry, frozen, tokens):
-    params, state = carry
-    grads, parts = jax.grad(total, has_aux=True)(params, frozen, tokens)
-    updates, state = optimizer.update(grads, state, params)
-    return (optax.apply_updates(params, updates), state), parts
-
+  step = make_step(loss, optimizer, o.dtype)
   # Copied, since the loop donates its carry.
   carry = jax.tree.map(np.array, params)
   carry = place((carry, optimizer.init(carry)))
