@@ -76,11 +76,7 @@ _PARTS: dict[str, tuple[dict[str, Candidate], dict]] = {
   ),
   'gammas': (
     {'draft-128': _lm('draft-128')},
-    {
-      'verifiers': ('token', 'block'),
-      'gammas': (1, 2, 4, 8),
-      'prompts': _CODE,
-    },
+    {'verifiers': ('token', 'block'), 'gammas': (1, 2, 4, 8), 'prompts': _CODE},
   ),
   'distillation': (
     {

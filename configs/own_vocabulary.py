@@ -28,9 +28,7 @@ def get_config() -> Recipe:
       mlp_width=384,
     ),
     target_training=Optimization(
-      schedule=((100, 4e-3), (1000, 4e-3), (1600, 0.0)),
-      batch=16,
-      muon=True,
+      schedule=((100, 4e-3), (1000, 4e-3), (1600, 0.0)), batch=16, muon=True
     ),
     drafts=None,
     seed=1,

@@ -15,9 +15,7 @@ def get_config() -> Experiment:
   return Experiment(
     name='rules',
     target=Checkpoint(pair.path('target')),
-    candidates={
-      'draft-128': Candidate('lm', 4, pair.path('draft-128')),
-    },
+    candidates={'draft-128': Candidate('lm', 4, pair.path('draft-128'))},
     verifiers=('token', 'block'),
     gammas=(4, 6, 8),
     temperatures=(1.0,),

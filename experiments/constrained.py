@@ -26,13 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from specjax import pair
-from specjax.bench import (
-  measure,
-  results,
-  row_fields,
-  sampling_stages,
-  study,
-)
+from specjax.bench import measure, results, row_fields, sampling_stages, study
 from specjax.bench.config import (
   Candidate,
   Checkpoint,

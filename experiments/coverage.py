@@ -345,8 +345,7 @@ KINDS: dict[str, Kind] = {
     _domains, lambda a, b: apart(a, b, TAU), paired=False
   ),
   'tau over Equation 1': _each(
-    lambda rows: _single(rows, 'target int8', gamma=2),
-    over_equation_one,
+    lambda rows: _single(rows, 'target int8', gamma=2), over_equation_one
   ),
   'pooled effect of a claim': _pooled,
   'ratio, lognormal units': lognormal,

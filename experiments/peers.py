@@ -154,10 +154,7 @@ def cores() -> int:
 
 
 def load(
-  path: str,
-  dtype: str = 'float32',
-  generation: dict | None = None,
-  **options,
+  path: str, dtype: str = 'float32', generation: dict | None = None, **options
 ):
   """A model whose `generate` has the library's defaults and knows no eos.
 
@@ -254,10 +251,7 @@ class Transformers:
       slots: that a text needs; unused, since there is no such limit.
     """
     del slots
-    made = [
-      self.make(PEER, self.target),
-      self.make(PEER_EAGER, self.eager),
-    ]
+    made = [self.make(PEER, self.target), self.make(PEER_EAGER, self.eager)]
     paths = set()
     for name, planned, gamma, dtype in chosen:
       if planned.load == NGRAM:

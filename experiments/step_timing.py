@@ -181,8 +181,7 @@ def _blank(spec, params, batch, slots, seed) -> SpecState:
 
   shapes = jax.eval_shape(start, params)
   rest = jax.tree.map(
-    lambda x: jnp.zeros(x.shape, x.dtype),
-    shapes._replace(key=(), sampling=()),
+    lambda x: jnp.zeros(x.shape, x.dtype), shapes._replace(key=(), sampling=())
   )
   return rest._replace(
     key=key,

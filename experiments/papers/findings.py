@@ -23,13 +23,7 @@ import numpy as np
 from scipy import special
 
 from experiments.papers import claims, real_pair
-from experiments.papers.claims import (
-  FAILS,
-  HOLDS,
-  UNDECIDED,
-  Claim,
-  Finding,
-)
+from experiments.papers.claims import FAILS, HOLDS, UNDECIDED, Claim, Finding
 from specjax.reports.markdown import estimated, markdown, paragraph
 from specjax.stats import fit_tests, metrics
 from specjax.stats.folders import Rows
@@ -214,7 +208,7 @@ def _counts(by_claim: list[list[Finding]]) -> str:
   return paragraph(
     f'Of {len(known)} claims that the rows speak to {holds} hold, '
     f'{fails} do not and {undecided} are undecided. Of their {len(cells)} '
-    f'cells {cells.count(HOLDS)} hold and {cells.count(FAILS)} do not.',
+    f'cells {cells.count(HOLDS)} hold and {cells.count(FAILS)} do not.'
   )
 
 

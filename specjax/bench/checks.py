@@ -8,12 +8,7 @@ from collections.abc import Sequence
 
 from specjax import prompts
 from specjax.bench import sampling_stages
-from specjax.bench.config import (
-  NEW_TOKENS,
-  Experiment,
-  Parity,
-  Prompts,
-)
+from specjax.bench.config import NEW_TOKENS, Experiment, Parity, Prompts
 from specjax.cli import fields
 from specjax.errors import need as need
 from specjax.prompts import conversations

@@ -28,14 +28,7 @@ from specjax.models import layouts
 from specjax.models.layouts import Arranged, LayoutChoice
 from specjax.models.transformer import Model
 from specjax.prompts import Chosen
-from specjax.types import (
-  Drafter,
-  LoadedDrafter,
-  Params,
-  Rule,
-  Spec,
-  Target,
-)
+from specjax.types import Drafter, LoadedDrafter, Params, Rule, Spec, Target
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

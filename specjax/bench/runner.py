@@ -39,9 +39,7 @@ class Runner:
   program = 'run'  # of its rows
 
   def __init__(
-    self,
-    plan: Plan,
-    adapt: Callable[[Loaded], Loaded] = lambda loaded: loaded,
+    self, plan: Plan, adapt: Callable[[Loaded], Loaded] = lambda loaded: loaded
   ):
     """Checks and loads everything, and only then opens the folder.
 

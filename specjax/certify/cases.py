@@ -289,9 +289,7 @@ def _walked(
     return holding(made, own(tiny))
 
   return Kind(
-    name,
-    drafter,
-    lambda tiny: of_walker(tiny, walk(tiny), own(tiny), parents),
+    name, drafter, lambda tiny: of_walker(tiny, walk(tiny), own(tiny), parents)
   )
 
 

@@ -258,11 +258,7 @@ def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
 
 
 def sequence(
-  chance: np.ndarray,
-  texts: Texts,
-  contexts,
-  limit: int,
-  eos: tuple[int, ...],
+  chance: np.ndarray, texts: Texts, contexts, limit: int, eos: tuple[int, ...]
 ) -> np.ndarray:
   """Returns the chance [texts, limit + 1] of finished texts after some steps.
 

@@ -28,12 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax import user_cache
-from specjax.checkpoints.files import (
-  CONFIG,
-  GENERATION,
-  GGUF,
-  CheckpointError,
-)
+from specjax.checkpoints.files import CONFIG, GENERATION, GGUF, CheckpointError
 from specjax.checkpoints.gguf_blocks import TYPES, Blocks, take_apart
 from specjax.errors import install
 from specjax.models.rotary import Llama3

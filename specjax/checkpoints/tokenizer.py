@@ -13,12 +13,7 @@ from specjax.checkpoints.files import (
 from specjax.checkpoints.hub import locate
 
 # Any one of these is enough for a tokenizer.
-_TOKENIZER = (
-  'tokenizer.json',
-  'tokenizer.model',
-  'vocab.json',
-  'vocab.txt',
-)
+_TOKENIZER = ('tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt')
 
 
 @own.or_of(lambda target: target.tokenizer is not None)

@@ -15,8 +15,6 @@ def get_config() -> Experiment:
   return Experiment(
     name='pair',
     target=Checkpoint(pair.path('target')),
-    candidates={
-      'draft-128': Candidate('lm', 3, pair.path('draft-128')),
-    },
+    candidates={'draft-128': Candidate('lm', 3, pair.path('draft-128'))},
     prompts=Prompts(domains=('code',), count=16),
   )

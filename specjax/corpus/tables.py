@@ -254,8 +254,7 @@ SINGLE_TABLES = {
     ),
   ),
   'signals': lambda: _table(
-    'name number',
-    ((kind.name, int(kind)) for kind in sorted(signal.Signals)),
+    'name number', ((kind.name, int(kind)) for kind in sorted(signal.Signals))
   ),
   'statuses': lambda: _table(
     'status name phrase description',

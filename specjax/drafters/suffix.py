@@ -27,12 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.arguments import (
-  check_no_path,
-  check_number,
-  check_target,
-  named,
-)
+from specjax.arguments import check_no_path, check_number, check_target, named
 from specjax.drafters import ngram
 from specjax.drafters.ngram.copies import Copies, merge
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
@@ -195,6 +190,5 @@ def load(
     check_number(name, value, 1)
   check_factor(factor)
   return LoadedDrafter(
-    target.model,
-    lambda depth: make(depth, longest, factor, candidates, places),
+    target.model, lambda depth: make(depth, longest, factor, candidates, places)
   )

@@ -83,12 +83,7 @@ CPU = DeviceForm()
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
   'gpu': DeviceForm(attention=cache_attention.few(32768), order=narrow),
-  'tpu': DeviceForm(
-    8,
-    cache_attention.few(8192),
-    by_outputs,
-    by_slots,
-  ),
+  'tpu': DeviceForm(8, cache_attention.few(8192), by_outputs, by_slots),
 }
 
 

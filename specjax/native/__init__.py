@@ -282,9 +282,7 @@ def _heads(qkv, sine, cosine, scale):
 
 
 def heads(
-  qkv: jax.Array,
-  turns: tuple[jax.Array, jax.Array] | None,
-  scale: float,
+  qkv: jax.Array, turns: tuple[jax.Array, jax.Array] | None, scale: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Queries, keys and values of a product, as `attend` takes them, float32.
 

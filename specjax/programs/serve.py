@@ -33,8 +33,7 @@ def check(x: Serving) -> str:
   """
   missing = [x for x in _NEEDED if importlib.util.find_spec(x) is None]
   need(
-    not missing,
-    f'a service needs {" and ".join(missing)}: {install("serve")}',
+    not missing, f'a service needs {" and ".join(missing)}: {install("serve")}'
   )
   fields.check_fields(x)
   need(

@@ -345,12 +345,7 @@ def length_of_windows(x: Prompts, room: int) -> int | None:
 
 
 def collect(
-  x: Prompts,
-  tokenizer,
-  room: int,
-  seed: int,
-  answer: int = 0,
-  size: Size = len,
+  x: Prompts, tokenizer, room: int, seed: int, answer: int = 0, size: Size = len
 ) -> dict[str, Chosen]:
   """Returns the prompts of an experiment, by domain.
 

@@ -88,11 +88,7 @@ def _evidence(row: dict) -> str:
   value = row['evidence']
   if row['test'] == 'loop':
     return 'p < 1e-300' if value >= 300 else f'p = 1e-{value:.0f}'
-  units = {
-    'distribution': 'error',
-    'memory': 'q off by',
-    'numbers': 'off by',
-  }
+  units = {'distribution': 'error', 'memory': 'q off by', 'numbers': 'off by'}
   return f'{units[row["test"]]} {value:.2g}'
 
 

@@ -270,10 +270,7 @@ def _break_even(row: dict) -> str:
 
 _COLUMNS: Columns = (
   *columns('gamma', 'tau', 'c', 'v'),
-  (
-    'predicted',
-    lambda r: intervals.shown(r, field_of(r, 'predicted_speedup')),
-  ),
+  ('predicted', lambda r: intervals.shown(r, field_of(r, 'predicted_speedup'))),
   column('speedup', 'measured'),
   (
     'measured / predicted',

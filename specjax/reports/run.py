@@ -8,14 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from specjax import prompts
-from specjax.reports import (
-  Draw,
-  batches,
-  drafters,
-  intervals,
-  paired,
-  verdicts,
-)
+from specjax.reports import Draw, batches, drafters, intervals, paired, verdicts
 from specjax.reports.conditions import conditions, over_blocks
 from specjax.reports.intervals import column, columns
 from specjax.reports.markdown import (
@@ -136,10 +129,7 @@ class Group:
 PLACE_NAMES = 'domain', 'temperature'
 PLACE: Columns = columns(*PLACE_NAMES)
 METHOD: Columns = (
-  (
-    'drafter',
-    lambda r: r['drafter'] + (_MARK if verdicts.faults(r) else ''),
-  ),
+  ('drafter', lambda r: r['drafter'] + (_MARK if verdicts.faults(r) else '')),
   ('rule', verdicts.rule),
   column('gamma'),
 )

@@ -348,9 +348,7 @@ def _load(body: bytes) -> dict[str, Any]:
   """The object that a body is."""
   try:
     given = json.loads(
-      body.decode(),
-      parse_constant=_no_constant,
-      object_pairs_hook=_object_of,
+      body.decode(), parse_constant=_no_constant, object_pairs_hook=_object_of
     )
   except UnicodeDecodeError:
     raise Refused('the body is not UTF-8') from None

@@ -78,10 +78,7 @@ def stream_of(document: corpus.Document) -> str:
 
 
 def token_streams(
-  tokenizer,
-  folder: pathlib.Path,
-  every: int = 1,
-  with_packages: bool = False,
+  tokenizer, folder: pathlib.Path, every: int = 1, with_packages: bool = False
 ) -> dict[str, np.ndarray]:
   """Tokens of the training documents by stream, kept in `folder`.
 

@@ -21,12 +21,7 @@ from specjax.drafters import lm
 from specjax.errors import need
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.training import (
-  draft_data,
-  folders,
-  generated,
-  held_out,
-)
+from specjax.training import draft_data, folders, generated, held_out
 from specjax.training.optimize import apart, make_optimizer, train
 from specjax.training.recipes import Distillation, Optimization, Texts
 from specjax.training.train_pair import (

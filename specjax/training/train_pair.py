@@ -202,9 +202,7 @@ def make_drafts(
   )
   models = {
     f'draft-{width}': model_of(
-      draft_size(width, d.layers),
-      recipe.vocab_size,
-      recipe.max_positions,
+      draft_size(width, d.layers), recipe.vocab_size, recipe.max_positions
     )
     for width in d.widths
   }
@@ -271,6 +269,5 @@ def export(recipe, folder, tokenizer, streams, models, params):
     path = folder / 'pair' / order
     if not path.exists():
       counts.save(
-        path,
-        counts.count(streams.values(), recipe.vocab_size, successors),
+        path, counts.count(streams.values(), recipe.vocab_size, successors)
       )

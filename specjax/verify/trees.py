@@ -28,8 +28,7 @@ def _residuals(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
     node = jnp.minimum(child, nodes - 1)
     q_node = q[node]
     chance = quotient(
-      at_tokens(left, draft.tokens[node]),
-      at_tokens(q_node, draft.tokens[node]),
+      at_tokens(left, draft.tokens[node]), at_tokens(q_node, draft.tokens[node])
     )
     accept = accept.at[child].set(jnp.minimum(chance, 1), mode='drop')
     has = (child < nodes)[:, None]

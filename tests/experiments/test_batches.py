@@ -230,7 +230,7 @@ def test_tables_have_plain_decoding_beside_every_length():
   assert (last['batch'], last['verdict']) == ('8', 'loses')
   lines = cells_of(every)
   assert [(x['batch'], x['gamma']) for x in lines[:4]] == [
-    *(('1', '0'), ('1', '1'), ('1', '2'), ('2', '0')),
+    *(('1', '0'), ('1', '1'), ('1', '2'), ('2', '0'))
   ]
   assert lines[0] == {
     'batch': '1', 'drafter': 'plain', 'gamma': '0', 'tokens/s': '100',

@@ -241,11 +241,7 @@ BAD_TEMPLATES = [
     {},
     r'prompts\.turns: .*once',
   ),
-  (
-    '{{ messages[-1].content }}',
-    {},
-    r'prompts\.turns',
-  ),
+  ('{{ messages[-1].content }}', {}, r'prompts\.turns'),
   ("{{ raise_exception('never') }}", {}, r'prompts\.chat: .*never'),
   (
     TEMPLATE,

@@ -225,9 +225,7 @@ def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
   # Most of the time goes into compiling programs that run for an instant.
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   shown = notebooks.run_cells(
-    FOLDER / 'cloud_tpu.ipynb',
-    skip_tags=('install',),
-    after={'rows': LAST_ROW},
+    FOLDER / 'cloud_tpu.ipynb', skip_tags=('install',), after={'rows': LAST_ROW}
   )
   assert '"refused": []' in shown
   last = json.loads(shown.split('--- last row\n')[1].splitlines()[0])

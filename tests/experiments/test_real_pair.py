@@ -154,12 +154,7 @@ def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
       {'domains': ('writing', 'summarization')},
       RISE,
     ),
-    (
-      'Lookup that copies',
-      ('ngram', 'suffix'),
-      {},
-      RISE,
-    ),
+    ('Lookup that copies', ('ngram', 'suffix'), {}, RISE),
     (
       'Lookup gives as many',
       ('sibling', 'ngram'),

@@ -302,10 +302,7 @@ def test_many_drafters_have_a_legend_above_the_axes():
 
 
 def test_rows_without_any_time_make_a_figure_that_says_so():
-  for make in (
-    plots.speedup_against_gamma,
-    plots.predicted_against_measured,
-  ):
+  for make in (plots.speedup_against_gamma, plots.predicted_against_measured):
     figure = make([row(speedup=None)])
     assert 'Nothing is left to show' in figure.get_supxlabel()
     assert not figure.axes

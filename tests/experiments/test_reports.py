@@ -7,11 +7,7 @@ import re
 
 import pytest
 
-from experiments import (
-  against,
-  step_costs,
-  tables,
-)
+from experiments import against, step_costs, tables
 from specjax import reports
 from specjax.bench import results
 from specjax.cli import names

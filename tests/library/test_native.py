@@ -17,13 +17,7 @@ import pytest
 
 import specjax
 from specjax import native
-from specjax.models import (
-  layouts,
-  linear,
-  prefill,
-  transformer,
-  variants,
-)
+from specjax.models import layouts, linear, prefill, transformer, variants
 from tests.support import models
 
 pytestmark = pytest.mark.usefixtures('kernel')
@@ -95,8 +89,7 @@ def test_batches_are_rows():
 
 
 @pytest.mark.parametrize(
-  ('x', 'w'),
-  [((2, 8), (3, 9, 16)), ((2, 8), (3, 8, 32)), ((2, 8), (3, 8, 8))],
+  ('x', 'w'), [((2, 8), (3, 9, 16)), ((2, 8), (3, 8, 32)), ((2, 8), (3, 8, 8))]
 )
 def test_what_it_does_not_multiply_is_refused(x, w):
   with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):

@@ -58,15 +58,7 @@ def options_of(tokens, biases, window=None, sinks=0, cap=None, bias=False):
 @functools.partial(jax.jit, static_argnames=('sinks', 'cap'))
 def attend(q, cache, length, block, mask, first, bias, sinks=0, cap=None):
   return native.attend(
-    q,
-    cache,
-    length,
-    block,
-    mask,
-    first=first,
-    sinks=sinks,
-    cap=cap,
-    bias=bias,
+    q, cache, length, block, mask, first=first, sinks=sinks, cap=cap, bias=bias
   )
 
 

@@ -317,12 +317,7 @@ def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
 def test_a_stream_and_decode_tell_the_same(folder):
   target = specjax.load(folder / 'target', max_length=96)
   draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
-  options = {
-    'gamma': 2,
-    'new_tokens': 12,
-    'temperature': 0.8,
-    'logprobs': 2,
-  }
+  options = {'gamma': 2, 'new_tokens': 12, 'temperature': 0.8, 'logprobs': 2}
   whole = specjax.decode(target, draft, ['def f', 'x'], **options)
   pieces = [*specjax.stream(target, draft, 'def f', **options)]
   told_of = [one for piece in pieces for one in piece.logprobs]

@@ -217,10 +217,7 @@ def test_more_of_a_text_is_accepted_more_often():
 
 def encoder_decoder():
   config = dataclasses.replace(
-    TARGET.config,
-    rope_theta=None,
-    relative=Relative(8, 16),
-    encoder=Encoder(1),
+    TARGET.config, rope_theta=None, relative=Relative(8, 16), encoder=Encoder(1)
   )
   return Target(TARGET._replace(config=config))
 

@@ -129,8 +129,7 @@ def _remembering(depth, states):
 
   def propose(params, memory, ctx, key):
     behind = ctx._replace(
-      tokens=memory[0][:, None],
-      length=jnp.ones_like(ctx.length),
+      tokens=memory[0][:, None], length=jnp.ones_like(ctx.length)
     )
     draft, _ = right.propose(params, (), behind, key)
     return draft, (memory[0], draft.tokens[:, 0])

@@ -369,10 +369,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     static_tree.make(WINDOWED, (0, 0, 0, 1, 1, 2, 5)),
     lambda: None,
   ),
-  'lm, windowed': (
-    lm.make(variants.narrow(DRAFT, 6, 2), DEPTH),
-    draft_weights,
-  ),
+  'lm, windowed': (lm.make(variants.narrow(DRAFT, 6, 2), DEPTH), draft_weights),
   'medusa, tree': (
     static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),

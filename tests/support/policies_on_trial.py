@@ -30,8 +30,7 @@ grows = Policy(
   lambda memory, drafted, accepted: (memory, accepted),
 )
 many = Policy(
-  lambda memory, drafted, confidence, reach: drafted < 2,
-  lambda: jnp.zeros(3),
+  lambda memory, drafted, confidence, reach: drafted < 2, lambda: jnp.zeros(3)
 )
 
 

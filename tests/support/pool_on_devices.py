@@ -58,9 +58,7 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
     folder / 'target', 'float64', placement=placement
   )
   draft, own = checkpoints.load(
-    folder / 'draft',
-    'float64',
-    placement=placement and placement.for_draft,
+    folder / 'draft', 'float64', placement=placement and placement.for_draft
   )
   spec = Spec(target, lm.make(draft, 2), verify.token, many_devices.ENDS)
   kinds, told = request_sampling.of(spec, 'top_p'), {}

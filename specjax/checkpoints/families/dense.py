@@ -17,13 +17,7 @@ from specjax.checkpoints.families.llama import (
   size_rows,
   tied_row,
 )
-from specjax.checkpoints.families.table import (
-  KEEP,
-  LINEAR,
-  WAYS,
-  Row,
-  Tensors,
-)
+from specjax.checkpoints.families.table import KEEP, LINEAR, WAYS, Row, Tensors
 from specjax.checkpoints.families.values import attribute, take
 
 _LAYER = 'model.layers.{}.'

@@ -87,12 +87,7 @@ GPT2 = Family(
     tied_row(True),
   ),
   fixed=_NORMS
-  | {
-    'rope_theta': None,
-    'qkv_bias': True,
-    'out_bias': True,
-    'mlp_bias': True,
-  },
+  | {'rope_theta': None, 'qkv_bias': True, 'out_bias': True, 'mlp_bias': True},
   sources={
     'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
     'position': Tensors(KEEP, ('transformer.wpe.weight',)),
@@ -105,9 +100,7 @@ GPT2 = Family(
   | linear('transformer.h.{}.attn.c_proj', 'layer{}/out', untransposed(LINEAR))
   | linear('transformer.h.{}.mlp.c_fc', 'layer{}/up', untransposed(WAYS))
   | linear('transformer.h.{}.mlp.c_proj', 'layer{}/down', untransposed(LINEAR)),
-  only={
-    'scale_attn_by_inverse_layer_idx': False,
-  },
+  only={'scale_attn_by_inverse_layer_idx': False},
   # The order of operations, and another name for the positions.
   harmless=_SUMMARY | {'attn_pdrop', 'n_ctx', 'reorder_and_upcast_attn'},
   prefix='transformer.',
@@ -239,11 +232,7 @@ GPT_NEOX = Family(
   | linear(_LAYER + 'mlp.dense_4h_to_h', 'layer{}/down', LINEAR),
   harmless=frozenset({'hidden_dropout'}),
   prefix='gpt_neox.',
-  ignored=(
-    '.attention.bias',
-    '.attention.masked_bias',
-    '.rotary_emb.inv_freq',
-  ),
+  ignored=('.attention.bias', '.attention.masked_bias', '.rotary_emb.inv_freq'),
 )
 
 _OPT_LAYER = 'model.decoder.layers.{}.'

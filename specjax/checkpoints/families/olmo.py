@@ -23,11 +23,7 @@ _SOURCES = SOURCES | {
   for key, name in (('post1', 'attention'), ('post2', 'feedforward'))
 }
 _BEHIND = {'pre_norms': False, 'post_norms': True, 'qk_norm': True}
-_REST = (
-  values.SILU,
-  epsilon_row(1e-5),
-  tied_row(False),
-)
+_REST = (values.SILU, epsilon_row(1e-5), tied_row(False))
 WINDOWS = values.window_by_layer_row(
   4096,
   lambda layer, known: bool((layer + 1) % known['sliding_window_pattern']),

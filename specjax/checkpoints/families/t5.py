@@ -171,8 +171,7 @@ T5 = Family(
     Row(_read_relative, _write_relative),
     Row(_read_feed_forward, _write_feed_forward),
     Row(
-      _read_tied,
-      lambda config: {'tie_word_embeddings': config.tied_embeddings},
+      _read_tied, lambda config: {'tie_word_embeddings': config.tied_embeddings}
     ),
   ),
   fixed={'rope_theta': None, 'query_scale': 1.0},
@@ -190,13 +189,7 @@ T5 = Family(
   | _stack('decoder', '', 2),
   varying=_feed_forward,
   only={'is_encoder_decoder': True},
-  harmless=frozenset(
-    {
-      'dropout_rate',
-      'initializer_factor',
-      'output_past',
-    }
-  ),
+  harmless=frozenset({'dropout_rate', 'initializer_factor', 'output_past'}),
   copies=('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'),
   spare_head=True,
   prefix='',

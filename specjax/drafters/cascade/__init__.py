@@ -241,7 +241,5 @@ def _of_target(target: Target, inner, dtype: str, window: int, sinks: int):
   model = variants.narrow(target.model, window, sinks)
   drafter, params = _made(inner, dataclasses.replace(target, model=model))
   return LoadedDrafter(
-    target.model,
-    lambda depth: make(model, drafter, depth, shares=True),
-    params,
+    target.model, lambda depth: make(model, drafter, depth, shares=True), params
   )

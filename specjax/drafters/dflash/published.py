@@ -25,12 +25,7 @@ from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.dflash import module
 from specjax.drafters.heads import formats
-from specjax.drafters.heads.formats import (
-  UNUSED,
-  Files,
-  Format,
-  Found,
-)
+from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
 
 _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'

@@ -33,11 +33,7 @@ from specjax.models.transformer import Model
 from specjax.types import KV
 
 LINEAR, PAIR = 'linear', 'pair'
-ACTIVATIONS = {
-  'silu': nn.silu,
-  'relu': nn.relu,
-  'gelu_pytorch_tanh': nn.gelu,
-}
+ACTIVATIONS = {'silu': nn.silu, 'relu': nn.relu, 'gelu_pytorch_tanh': nn.gelu}
 USUAL = ('usual',)
 # What may be normed, see `Sizes`, and which joins have it.
 NORMS = {

@@ -39,13 +39,7 @@ from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.eagle import module
 from specjax.drafters.eagle.module import PAIR, Sizes
 from specjax.drafters.heads import formats
-from specjax.drafters.heads.formats import (
-  UNUSED,
-  Files,
-  Format,
-  Found,
-  Made,
-)
+from specjax.drafters.heads.formats import UNUSED, Files, Format, Found, Made
 from specjax.models.config import TransformerConfig
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers

@@ -56,11 +56,7 @@ def select(nodes: Nodes, size: int):
   place = jnp.argmax(best == above[:, None], 1) + 1
   parents = jnp.where(above < 0, 0, place)
   rows = jnp.concatenate([jnp.zeros_like(best[:1]), nodes.row[best]])
-  return (
-    nodes.tokens[best],
-    parents.astype(jnp.int32),
-    rows.astype(jnp.int32),
-  )
+  return (nodes.tokens[best], parents.astype(jnp.int32), rows.astype(jnp.int32))
 
 
 @functools.cache
