@@ -170,12 +170,11 @@ def test_a_step_is_that_of_the_paper(rule, kind, float64):
 @pytest.mark.parametrize('replacement', [False, True])
 def test_siblings_are_judged_as_in_the_papers(replacement, float64):
   """SpecInfer and Sequoia, for three children of the root."""
+  source = exact.tree((0, 0, 0), replacement)
   for seed, kind in enumerate(('plain', 'p with zeros', 'both with zeros')):
     p, q = pair(seed, kind)
     paper = papers_in_numpy.siblings(p.probs[0], q.probs[0], 3, replacement)
-    chances = emitted(
-      verify.recursive, exact.tree((0, 0, 0), replacement), p, q
-    )
+    chances = emitted(verify.recursive, source, p, q)
     accepted = np.zeros(VOCAB)
     for text, weight in chances.items():
       if len(text) == 2:
@@ -185,14 +184,15 @@ def test_siblings_are_judged_as_in_the_papers(replacement, float64):
 
 def test_k_seq_accepts_as_often_as_its_threshold_says(float64):
   """And with one candidate it is the token rule."""
+  three, single = (exact.tree((0,) * n, True) for n in (3, 1))
   for seed in range(5):
     p, q = pair(seed, 'plain')
-    chances = emitted(verify.k_seq, exact.tree((0, 0, 0), True), p, q)
+    chances = emitted(verify.k_seq, three, p, q)
     chance = sum(w for text, w in chances.items() if len(text) == 2)
     paper = papers_in_numpy.k_seq(p.probs[0], q.probs[0], 3)
     np.testing.assert_allclose(chance, paper, atol=1e-12)
-    one = emitted(verify.k_seq, exact.tree((0,), True), p, q)
-    token = emitted(verify.token, exact.tree((0,)), p, q)
+    one = emitted(verify.k_seq, single, p, q)
+    token = emitted(verify.token, CHAINS['one'], p, q)
     assert papers_in_numpy.difference(one, token) <= 1e-12
 
 
