@@ -12,10 +12,7 @@ from specjax.programs import answers
 from specjax.training import train_heads
 from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
 from tests.support import tiny
-
-
-class Killed(Exception):
-  pass
+from tests.support.resumed import Killed, lines
 
 
 @pytest.fixture(scope='module')
@@ -38,11 +35,6 @@ def config(root, name, **changes):
   return tiny.experiment(root, **fields | changes)
 
 
-def lines(root, name):
-  file = root / name / answers.FILE
-  return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 def sort(found):
   return sorted(found, key=lambda x: (x['temperature'], x['prompt']))
 
@@ -52,7 +44,7 @@ def test_answers_are_those_of_the_target_and_go_on_where_they_stopped(
 ):
   answers.main(config(root, 'whole'))
   said = json.loads(capsys.readouterr().out.splitlines()[-1])
-  whole = lines(root, 'whole')
+  whole = lines(root / 'whole' / answers.FILE)
   assert said['written'] == len(whole) == 18
   assert said['tokens'] == sum(len(x['answer_ids']) for x in whole)
   assert said['tau'] == pytest.approx(
@@ -80,11 +72,11 @@ def test_answers_are_those_of_the_target_and_go_on_where_they_stopped(
     patched.setattr(answers, 'written', cut)
     with pytest.raises(Killed):
       answers.main(config(root, 'cut'))
-  assert len(lines(root, 'cut')) == 5
+  assert len(lines(root / 'cut' / answers.FILE)) == 5
   with open(root / 'cut' / answers.FILE, 'a') as file:
     file.write('{"domain": "gsm')
   answers.main(config(root, 'cut'))
-  assert sort(lines(root, 'cut')) == sort(whole)
+  assert sort(lines(root / 'cut' / answers.FILE)) == sort(whole)
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """Drafters that learn while they draft."""
 
-import json
 import math
 
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.bench.config import Prompts
@@ -15,10 +13,7 @@ from specjax.stats import metrics
 from specjax.training import generated, online
 from specjax.training.recipes import Online, Optimization
 from tests.support import tiny
-
-
-class Killed(Exception):
-  pass
+from tests.support.resumed import assert_equal_weights, killed, lines
 
 
 @pytest.fixture(scope='module')
@@ -49,8 +44,7 @@ def recipe(root, name, **changes):
 
 
 def rounds(root, name):
-  text = (root / name / 'rounds.jsonl').read_text()
-  return [json.loads(line) for line in text.splitlines()]
+  return lines(root / name / 'rounds.jsonl')
 
 
 def test_each_round_is_told_beside_the_drafter_that_never_learned(root):
@@ -73,26 +67,12 @@ def test_each_round_is_told_beside_the_drafter_that_never_learned(root):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_bit_for_bit(root, monkeypatch):
-  batch = online.Rounds.batch
-
-  def cut(self, step, weights):
-    if step == 3:
-      raise Killed
-    return batch(self, step, weights)
-
-  with monkeypatch.context() as patched:
-    patched.setattr(online.Rounds, 'batch', cut)
-    with pytest.raises(Killed):
-      online.main(recipe(root, 'cut'))
+def test_a_stopped_run_goes_on_bit_for_bit(root):
+  with killed(online.Rounds, 'batch', 3, 1):
+    online.main(recipe(root, 'cut'))
   online.main(recipe(root, 'cut'))
   assert rounds(root, 'whole') == rounds(root, 'cut')
-  one, other = (
-    safetensors.numpy.load_file(root / name / 'weights/model.safetensors')
-    for name in ('whole', 'cut')
-  )
-  for name, x in one.items():
-    np.testing.assert_array_equal(x, other[name])
+  assert_equal_weights(root / 'whole', root / 'cut')
 
 
 def test_windows_hold_the_texts_of_the_last_rounds(root):

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import safetensors.numpy
 
 import specjax
 from specjax import checkpoints
@@ -26,12 +25,9 @@ from specjax.training import (
 )
 from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
 from tests.support import tiny
+from tests.support.resumed import Killed, assert_equal_weights, killed, lines
 
 WEIGHTS = 'model.safetensors'
-
-
-class Killed(Exception):
-  pass
 
 
 @pytest.fixture(scope='module')
@@ -64,20 +60,6 @@ def recipe(root, name, trainable='medusa', options=None, **changes):
   return x
 
 
-def lines(file):
-  return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def weights_of(folder):
-  return safetensors.numpy.load_file(folder / 'weights' / WEIGHTS)
-
-
-def assert_equal(one, other):
-  assert one.keys() == other.keys()
-  for name, x in one.items():
-    np.testing.assert_array_equal(x, other[name])
-
-
 def parts_of(x):
   """The head of a recipe, its material, and its loss on a batch."""
   train_heads.check(x)
@@ -87,25 +69,14 @@ def parts_of(x):
 
 
 @pytest.mark.slow
-def test_a_head_is_trained_on_answers_and_resumes_bit_for_bit(
-  root, monkeypatch, capsys
-):
+def test_a_head_is_trained_on_answers_and_resumes_bit_for_bit(root, capsys):
   train_heads.main(recipe(root, 'whole'))
   said = json.loads(capsys.readouterr().out.splitlines()[0])
   assert said['learned']['examples'] + said['held out']['examples'] == 36
-  draw = examples.draw
-
-  def cut(*args):
-    if args[-1] == 3:
-      raise Killed
-    return draw(*args)
-
-  with monkeypatch.context() as patched:
-    patched.setattr(examples, 'draw', cut)
-    with pytest.raises(Killed):
-      train_heads.main(recipe(root, 'cut'))
+  with killed(examples, 'draw', 3):
+    train_heads.main(recipe(root, 'cut'))
   train_heads.main(recipe(root, 'cut'))
-  assert_equal(weights_of(root / 'whole'), weights_of(root / 'cut'))
+  assert_equal_weights(root / 'whole', root / 'cut')
   whole, again = (lines(root / n / 'head.jsonl') for n in ('whole', 'cut'))
   assert [x['loss'] for x in whole] == [x['loss'] for x in again]
   assert set(whole[-1]['T=0']) == {'alpha', 'tau', 'examples'}

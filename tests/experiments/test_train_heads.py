@@ -32,6 +32,7 @@ from specjax.training.recipes import (
   Texts,
 )
 from tests.support import tiny
+from tests.support.resumed import assert_equal_weights, killed, lines
 
 TEXTS = Texts(count=8, batch=8, length=32, prompt_length=8)
 HELD_OUT = HeldOut(2, 16, 8, depth=2)
@@ -74,42 +75,14 @@ def recipe(root, name, **changes):
   return Heads(**fields | changes)
 
 
-class Killed(Exception):
-  pass
-
-
-def cut(draw, at):
-  """The same function, which ends the run at a step."""
-
-  def drawn(*args):
-    if args[-1] == at:
-      raise Killed
-    return draw(*args)
-
-  return drawn
-
-
-def lines(file):
-  return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def assert_equal_weights(one, other):
-  one, other = (safetensors.numpy.load_file(x / WEIGHTS) for x in (one, other))
-  assert one.keys() == other.keys()
-  for name, x in one.items():
-    np.testing.assert_array_equal(x, other[name])
-
-
 @pytest.mark.slow
-def test_a_head_resumes_bit_for_bit(root, monkeypatch):
+def test_a_head_resumes_bit_for_bit(root):
   x = recipe(root, 'cut')
-  with monkeypatch.context() as patched:
-    patched.setattr(train_heads, 'draw_windows', cut(generated.draw_windows, 5))
-    with pytest.raises(Killed):
-      train_heads.main(x)
+  with killed(train_heads, 'draw_windows', 5):
+    train_heads.main(x)
   assert [line['step'] for line in lines(root / 'cut/head.jsonl')] == [3]
   train_heads.main(x)
-  assert_equal_weights(root / 'whole/weights', root / 'cut/weights')
+  assert_equal_weights(root / 'whole', root / 'cut')
   whole, after = (lines(root / f'{n}/head.jsonl') for n in ('whole', 'cut'))
   for one, other in zip(whole, after, strict=True):
     assert one['loss'] == other['loss']
@@ -306,12 +279,10 @@ def learn(root, name):
 
 
 @pytest.mark.slow
-def test_drafts_that_learn_from_their_own_text_resume(root, monkeypatch):
+def test_drafts_that_learn_from_their_own_text_resume(root):
   one = learn(root, 'one')
-  with monkeypatch.context() as patched:
-    patched.setattr(draft_data, 'draw_texts', cut(generated.draw_texts, 5))
-    with pytest.raises(Killed):
-      learn(root, 'two')
+  with killed(draft_data, 'draw_texts', 5):
+    learn(root, 'two')
   # It goes on at step 3, between the texts of steps 2 and 4.
   texts = root / 'two/own_text/own_texts/forward_kl'
   steps = ['000000', '000002', '000004']
