@@ -274,8 +274,7 @@ def test_without_a_constraint_nothing_is_forced(float64):
   values = sampling.make(2, 1.0)
   params = params_of('forced')
   spec = SPECS['forced']
-  state = models.run(spec, params, PROMPTS[:2], values, new_tokens=5)
-  state = generate.generate(params, state, 8, spec=spec)
+  state = models.decoded(spec, params, PROMPTS[:2], values, new_tokens=5)
   assert state.counts.drafted.tolist() == [0, 0]
   assert state.counts.target_calls.tolist() == [5, 5]
 

@@ -16,7 +16,6 @@ import safetensors.numpy
 from specjax import checkpoints, sampling, verify
 from specjax.checkpoints.families import FAMILIES
 from specjax.drafters import lm, plain
-from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import prefill, transformer
 from specjax.types import Params, Source, Spec
@@ -130,8 +129,7 @@ def decode(drafter, model, params, draft, prompts, rule=verify.token):
   spec = Spec(model, drafter, rule)
   params = Params(params, draft)
   values, new = sampling.make(len(prompts), 0.0), family_outputs.NEW
-  state = models.run(spec, params, prompts, values, new_tokens=new)
-  state = generate.generate(params, state, new, spec=spec)
+  state = models.decoded(spec, params, prompts, values, new_tokens=new)
   assert bool(state.finite.all())
   return [list(text) for text in models.new_tokens(state)], state.counts
 

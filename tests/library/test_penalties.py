@@ -418,8 +418,7 @@ def greedy(drafter, stages):
   model, params = large()
   spec = Spec(model, drafter, verify.token, (10,))
   values = make(0.0, stages, models.VOCAB, spec.eos)
-  state = models.run(spec, params, models.PROMPTS, values)
-  return generate.generate(params, state, jnp.int32(99), spec=spec)
+  return models.decoded(spec, params, models.PROMPTS, values)
 
 
 @pytest.mark.slow

@@ -163,8 +163,7 @@ def test_stages_that_a_request_does_not_ask_for_change_nothing():
 
   def texts(values):
     params = params_of('tree')
-    state = models.run(spec, params, prompts, values, new_tokens=20)
-    state = generate.generate(params, state, 20, spec=spec)
+    state = models.decoded(spec, params, prompts, values, new_tokens=20)
     return models.new_tokens(state)
 
   neutral = kinds.values(temperature=0.8)

@@ -86,8 +86,8 @@ def test_a_repeated_text_is_drafted():
   spec = Spec(models.TARGET, drafter, verify.token)
   params = Params(models.target_weights(), None)
   values = sampling.make(2, np.zeros(2))
-  state = models.run(spec, params, models.PROMPTS[:2], values, new_tokens=200)
-  state = generate.generate(params, state, jnp.int32(200), spec=spec)
+  prompts = models.PROMPTS[:2]
+  state = models.decoded(spec, params, prompts, values, new_tokens=200)
   assert int(state.counts.accepted.sum()) > 0.5 * int(state.counts.tried.sum())
 
 

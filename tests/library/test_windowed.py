@@ -85,11 +85,7 @@ def test_a_window_of_the_whole_text_is_always_accepted(float64):
   drafter = chain.make(windowed.walk(TARGET, SLOTS, 2), DEPTH)
   spec = Spec(TARGET, drafter, verify.token)
   params = Params(models.double(models.target_weights()), None)
-  values = sampling.make(6, models.TEMPERATURES)
-  state = models.run(spec, params, models.PROMPTS, values)
-  state = generate.generate(params, state, jnp.int32(99), spec=spec)
-  assert int(state.counts.tried.sum()) > 150
-  assert int(state.counts.accepted.sum()) == int(state.counts.tried.sum())
+  models.always_accepted(spec, params)
 
 
 @pytest.mark.parametrize(

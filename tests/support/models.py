@@ -125,6 +125,20 @@ def run(spec: Spec, params: Params, prompts, values, indices=None, **options):
   )
 
 
+def decoded(spec: Spec, params: Params, prompts, values, **options):
+  """The state of `run` at its end."""
+  state = run(spec, params, prompts, values, **options)
+  return generate.generate(params, state, jnp.int32(999), spec=spec)
+
+
+def always_accepted(spec: Spec, params: Params) -> None:
+  """Asserts that a drafter that is the target is accepted at every place."""
+  values = sampling.make(6, TEMPERATURES)
+  counts = decoded(spec, params, PROMPTS, values).counts
+  assert counts.tried.sum() > 100
+  assert counts.accepted.sum() == counts.tried.sum()
+
+
 def new_tokens(state) -> list[tuple[int, ...]]:
   """The new tokens of each row."""
   tokens, start, length = jax.device_get(
