@@ -161,6 +161,8 @@ def main(x: Experiment) -> None:
     'with prompts.path',
   )
   checks.need_one_turn(x.prompts)
+  if x.prompts.path:
+    prompts.files.check(x.prompts.path)
   single_model.choose_one(x, 'answering')
   planned = plan(x)
   one = next(iter(planned.drafters.values()))

@@ -7,7 +7,6 @@ import pytest
 import specjax
 from specjax.bench.config import Prompts
 from specjax.drafters import lm
-from specjax.errors import UserError
 from specjax.programs import answers
 from specjax.training import train_heads
 from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
@@ -95,17 +94,3 @@ def test_two_commands_lead_from_questions_to_a_head(root, capsys):
     )
   )
   assert (root / 'head/weights/config.json').exists()
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'prompt': 'x'}, 'prompt is given, but'),
-    ({'verifiers': ('lenience:0.5',)}, 'lenience.* is lossy'),
-    ({'prompts': Prompts('/none.jsonl')}, 'none.jsonl does not exist'),
-    ({'prompts': Prompts('x.jsonl', turns=0)}, r'prompts\.turns is 0'),
-  ],
-)
-def test_what_cannot_be_answered_is_named(root, changes, message):
-  with pytest.raises(UserError, match=message):
-    answers.main(config(root, 'none', **changes))

@@ -248,22 +248,6 @@ def test_a_study_has_its_own_config(file):
   assert (type(x), x.requests, x.prompts.count) == (Arrivals, 20, 9)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'requests': 17}, 'requests is 17, of which 2 are skipped'),
-    ({'fractions': (0.0,)}, 'fractions must be numbers above 0'),
-    ({'skipped': -1}, 'skipped'),
-    ({'chunk': 0}, 'chunk'),
-    ({'shortest': 999}, 'lower one or raise'),
-    ({'temperatures': (0.0, 1.0)}, 'temperatures must be a single one'),
-  ],
-)
-def test_bad_settings_are_named(folder, tmp_path, changes, message):
-  with pytest.raises(ValueError, match=message):
-    arrivals.check(settings(folder, tmp_path, **changes))
-
-
 def row(fraction, **changes):
   made_up = {
     'program': 'arrivals', 'config': 'arrivals', 'drafter': 'plain',

@@ -10,7 +10,6 @@ from specjax.bench import methods, results
 from specjax.bench.config import Experiment, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
-from specjax.errors import UserError
 from specjax.programs import run as program
 from specjax.reports import batches, page, plots, verdicts
 from specjax.reports import run as run_report
@@ -335,20 +334,6 @@ def test_the_plan_has_every_batch_once_the_largest_first_in_work(folder):
   assert (planned.batches, planned.batch) == ((1, 2), 2)
   planned = plan(tiny.experiment(folder, batch=2))
   assert (planned.batches, planned.batch) == ((2,), 2)
-
-
-def test_a_program_of_one_batch_says_so(folder):
-  with pytest.raises(UserError, match=r'batches is \(1, 2\).*choose batch'):
-    plan(tiny.experiment(folder, batches=(1, 2)))
-
-
-def test_more_rows_than_prompts_are_refused_with_the_remedy(folder):
-  x = tiny.experiment(folder, batches=(1, 3))
-  with pytest.raises(
-    UserError,
-    match='batches: 3 is more than the 2 prompts of code: raise prompts',
-  ):
-    Runner(plan(x, sweeps=True))
 
 
 def test_the_quick_version_keeps_two_batches_and_their_prompts():

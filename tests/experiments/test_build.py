@@ -155,25 +155,6 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
   assert other['load'] == 'specjax.drafters.ngram.load'
 
 
-@pytest.mark.parametrize(
-  ('policy', 'message'),
-  [
-    ('heuristc', r"'heuristc' is unknown; .*did you mean 'heuristic'\?"),
-    ('specjax.verify.token', 'is no policy'),
-    ('specjax.drafters.shapes.policies.confidence:2', 'threshold must be in'),
-    ('specjax.drafters.shapes.policies.expected:1,1,1,1', 'takes from 0 to 3'),
-  ],
-)
-def test_bad_policies(folder, policy, message):
-  draft = Candidate(
-    'specjax.drafters.lm.load', 2, str(folder / 'draft'), {'policy': policy}
-  )
-  with pytest.raises(ValueError, match=rf'candidates\.draft: .*{message}'):
-    load.load_experiment(
-      plan(tiny.experiment(folder, candidates={'draft': draft}))
-    )
-
-
 def test_a_policy_by_its_name(folder):
   policy = 'specjax.drafters.shapes.policies.confidence:0.4'
   path = str(folder / 'draft')
@@ -268,19 +249,6 @@ def test_what_training_cost_is_added_up(tmp_path):
   assert drafter_facts.training(cascade(silent)) is None
   ngram = plan_drafter('ngram', Candidate('ngram', 2))
   assert drafter_facts.training(ngram) is None
-
-
-def test_a_drafter_that_cannot_be_made_is_named(folder):
-  layers = {'layers': 9}
-  x = tiny.experiment(
-    folder,
-    candidates={
-      'exit': Candidate('specjax.drafters.early_exit.load', 2, options=layers)
-    },
-  )
-  message = r'load: layers: an exit after layer 9'
-  with pytest.raises(ValueError, match=message):
-    load.load_experiment(plan(x))
 
 
 def test_memory_is_charged_once_for_all_draft_lengths(folder):

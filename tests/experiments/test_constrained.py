@@ -12,7 +12,6 @@ from experiments import constrained as study
 from specjax import checkpoints, pair, reports
 from specjax.bench import memory, results, row_fields
 from specjax.bench.config import Experiment, OnDevice, Parity, SamplingValues
-from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
 from specjax.errors import UserError
 from specjax.programs import generate, parity, predict, run
@@ -128,28 +127,6 @@ def test_settings_know_a_schema_by_its_content(folder, schema):
   assert plan(given).sampling.constraint
   none = results.settings_of(experiment(folder))['sampling']
   assert {'json_schema', 'regex'}.isdisjoint(none)
-
-
-@pytest.mark.parametrize(
-  ('stages', 'field', 'reason'),
-  [
-    ({'regex': 'a', 'json_schema': 'x'}, 'sampling.regex and', 'choose one'),
-    (
-      {'json_schema': '/nowhere.json'},
-      'sampling.json_schema: /nowhere',
-      'path',
-    ),
-    ({'regex': '('}, 'sampling.regex: ', 'without its'),
-    ({'regex': 'a{40}'}, 'max_new_tokens is 16', 'allow as many'),
-    ({'regex': 'a', 'min_new_tokens': 2}, 'sampling.forbidden and min', 'way'),
-  ],
-)
-def test_a_wrong_constraint_is_named_before_weights_are_read(
-  folder, stages, field, reason
-):
-  x = experiment(folder, sampling=SamplingValues(**stages))
-  with pytest.raises(UserError, match=f'^{re.escape(field)}.*{reason}'):
-    load_experiment(plan(x))
 
 
 def test_a_schema_that_cannot_be_kept_is_refused_by_its_path(folder, tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from experiments import continuous_batching as study
 from specjax import reports
 from specjax.bench.config import Prompts
-from specjax.errors import UserError
 from tests.support import tiny
 
 BY_LOAD = 'draft, by load'
@@ -79,20 +78,6 @@ def test_plain_steps_are_no_length_of_a_drafter_of_features():
 
   assert [*study.lengths(built(), 'draft')] == [0, 1, 2]
   assert [*study.lengths(built(1), 'draft')] == [1, 2]
-
-
-@pytest.mark.parametrize(
-  ('change', 'field'),
-  [
-    ({'shortest': 999}, 'shortest'),
-    ({'chunks': ()}, 'chunks'),
-    ({'loads': ((4, 0),)}, 'loads'),
-    ({'temperatures': (0.0, 1.0)}, 'temperatures'),
-  ],
-)
-def test_bad_settings_are_named(change, field):
-  with pytest.raises(UserError, match=f'^{field}'):
-    study.check(dataclasses.replace(study.get_config(), **change))
 
 
 def own(spec):

@@ -53,22 +53,6 @@ def test_pairs_are_the_most_frequent_first():
   np.testing.assert_allclose(made.unigram, single, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  ('fields', 'message'),
-  [
-    ({'texts': 'nowhere.jsonl'}, r'^texts: nowhere\.jsonl does not exist'),
-    ({'successors': -1}, '^successors must be'),
-    ({'successors': 3000}, '^successors is 3000, but the target has 2048'),
-    ({'every': 0}, '^every must be'),
-    ({'target': 'nowhere'}, '^target: '),
-  ],
-)
-def test_bad_settings_are_refused_by_name(tmp_path, fields, message):
-  fields = {'target': pair.path('target')} | fields
-  with pytest.raises((UserError, checkpoints.CheckpointError), match=message):
-    count_tokens.main(Counts(str(tmp_path / 'counts'), **fields))
-
-
 def test_a_file_without_texts_is_refused(tmp_path):
   file = tmp_path / 'numbers.jsonl'
   file.write_text('{"a": 1}\n{"b": [2, 3]}\n')

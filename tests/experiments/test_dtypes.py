@@ -16,7 +16,7 @@ import specjax
 from configs import parity as parity_config
 from specjax import native, pair, sampling, verify
 from specjax.bench import load, memory, results
-from specjax.bench.config import Candidate, Checkpoint, Draft, Mesh, Prompts
+from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.checkpoints import precision
@@ -363,11 +363,3 @@ def test_every_model_of_a_run_is_read_in_few_bits(rounds, folder):
   assert predicted.parameters == sum(
     x.nbytes for x in jax.tree.leaves(target.params)
   )
-
-
-def test_rounds_and_meshes_are_refused_with_what_they_lack(folder):
-  with pytest.raises(UserError, match='rounds is true, but weights are floats'):
-    plan(tiny.experiment(folder, rounds=True))
-  mesh = Mesh(data=2)
-  with pytest.raises(UserError, match='weights is int8, but a mesh'):
-    plan(tiny.experiment(folder, weights='int8', mesh=mesh, batch=2))

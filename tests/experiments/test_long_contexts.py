@@ -14,7 +14,6 @@ from experiments import step_timing
 from specjax import reports
 from specjax.bench.memory import bytes_per_token
 from specjax.drafters import early_exit, windowed
-from specjax.errors import UserError
 from specjax.models import linear, variants
 from specjax.reports.markdown import number
 from specjax.types import Target
@@ -153,23 +152,6 @@ def test_a_crossing_is_where_a_curve_stays_below(values, found):
   level = {100.0: 3.5}.get(found, 2.0 if values[1] == 3 else 4.0)
   crossed = study.crossing(points[::-1], level)
   assert crossed == (None if found is None else pytest.approx(found))
-
-
-@pytest.mark.parametrize(
-  ('change', 'message'),
-  [
-    ({'window': 0}, 'window must be a whole number, at least 1, got 0'),
-    ({'sinks': -1}, 'sinks must be a whole number, at least 0, got -1'),
-    ({'contexts': ()}, 'contexts must have different sizes'),
-    ({'batches': (1, 1)}, 'batches must have different sizes'),
-    ({'rates': (1.5,)}, 'rates must be .* from 0 to 0.999'),
-    ({'dtype': 'int8'}, 'dtype must be'),
-    ({'contexts': (1 << 40,)}, 'GB for caches alone'),
-  ],
-)
-def test_what_cannot_be_measured_is_refused(change, message):
-  with pytest.raises(UserError, match=message):
-    study.check(quick(**change))
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Drafters that learn while they draft."""
 
-import math
-
 import jax
 import numpy as np
 import pytest
@@ -128,36 +126,6 @@ def test_the_finished_draft_is_that_of_the_last_step(root):
   start = checkpoints.load(root / 'draft')[1]
   moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), params, start)
   assert max(jax.tree.leaves(moved)) > 1e-3
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'rounds': 4}, r'schedule ends at step 6, but rounds x updates are 4 x 2'),
-    ({'memory': 0}, 'memory must be a whole number, at least 1'),
-    ({'depth': 8}, 'depth is 8, but must be below new_tokens, which is 8: dr'),
-    ({'temperature': -1.0}, 'temperature must be a number, at least 0'),
-    ({'temperature': math.nan}, 'temperature must be a number, at least 0'),
-    ({'temperature': math.inf}, 'temperature must be a number, at least 0'),
-    ({'seed': -1}, 'seed must be a whole number, from 0 to 4294967295'),
-    ({'seed': 2**32 - 3}, 'choose one below 4294967293'),
-    (
-      {'prompts': Prompts(length=0)},
-      r'prompts\.length must be a whole number, at least 1',
-    ),
-    (
-      {'prompts': Prompts(length=-4)},
-      r'prompts\.length must be a whole number, at least 1',
-    ),
-    ({'target': '/none'}, 'target: '),
-    ({'trainable': 'none'}, "trainable: 'none' is unknown"),
-    ({'prompts': Prompts(domains=('law',))}, r'prompts\.domains'),
-  ],
-)
-def test_fields_are_checked(root, changes, message):
-  with pytest.raises(UserError, match=message):
-    online.main(recipe(root, 'none', **changes))
-  assert not (root / 'none').exists()
 
 
 def test_a_start_of_other_sizes_is_refused(root):

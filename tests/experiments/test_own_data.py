@@ -273,38 +273,6 @@ def test_losses_in_bfloat16_train_float32_weights(root):
   assert any('bf16' in line for line in products)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'o': {'curve': 'wave'}}, r"curve: 'wave' is unknown.*cosine"),
-    (
-      {'o': {'accumulate': 0}},
-      r'optimization\.accumulate must be a whole number, at least 1',
-    ),
-    (
-      {'o': {'patience': -1}},
-      r'optimization\.patience must be a whole number, at least 0',
-    ),
-    (
-      {'o': {'dtype': 'int8'}},
-      r'optimization\.dtype must be one of float32, bfloat16',
-    ),
-    ({'divergence': 'far'}, r"divergence: 'far' is unknown.*forward_kl"),
-    ({'devices': 9}, 'devices must be from 1 to'),
-    ({'examples': Examples(answer='x')}, r'examples\.answer is given, but'),
-    (
-      {'examples': Examples(Prompts('/none.jsonl'))},
-      r'examples\.prompts\.path: /none\.jsonl does not exist',
-    ),
-  ],
-)
-def test_fields_of_a_recipe_are_checked(root, changes, message):
-  x = recipe(root, 'none', **changes)
-  x.data = x.data or 'somewhere'
-  with pytest.raises(UserError, match=message):
-    train_heads.check(x)
-
-
 def test_a_training_that_goes_on_has_the_examples_that_it_began_with(
   root, tmp_path
 ):

@@ -73,6 +73,11 @@ _FIELDS = r"""run tiny.py:
   candidates.draft.load=specjax.verify.token => candidates
   candidates.draft.load=builtins.int => candidates
   candidates.draft.path=/nowhere => path of the drafter draft
+  candidates.draft.options.policy=heuristc => did you mean 'heuristic'?
+  candidates.draft.options.policy=specjax.verify.token => is no policy
+  candidates.draft.options.policy=confidence:2 => threshold must be in
+  candidates.draft.options.policy=expected:1,1,1,1 => takes from 0 to 3
+  drafters=early_exit => exit after layer
   candidates.ngram.options={"depht":1} => candidates.ngram: specjax
   candidates.ngram.verifiers=("x.y",) => of the drafter ngram
   candidates.ngram.options={'longst':4} => candidates.ngram: specjax
@@ -81,6 +86,9 @@ _FIELDS = r"""run tiny.py:
   max_new_tokens=2 => gamma of the drafter draft is 2
   batch=3 mesh.data=2 => batch is 3
   batches=(2,3) mesh.data=2 => batches has 3
+  batches=(1,3) => batches: 3 is more than the 2 prompts of code: raise prompts
+  rounds=True => rounds is true, but weights are floats
+  weights=int8 mesh.data=2 batch=2 => weights is int8, but a mesh
   quick maybe
   gama=1 => did you mean 'gammas'?
   seed.first 1
@@ -88,6 +96,11 @@ _FIELDS = r"""run tiny.py:
   prompts.cuont=1 => did you mean 'count'?
   gammas[3]=4 => gammas
   sampling.frequency_penalty inf
+  sampling.json_schema /nowhere.json
+  sampling.regex=a sampling.json_schema=x => are both given: choose one
+  sampling.regex=( => without its
+  sampling.regex=a{40} => shortest text that sampling.regex allows has 41
+  sampling.regex=a sampling.min_new_tokens=2 => sampling.forbidden and min
   prompts.path={}/text.txt.gz prompts.domains=() => prompts.path
   prompts.path={}/latin.txt prompts.domains=() => prompts.path
   prompts.path={}/short.txt prompts.domains=() => prompts.length
@@ -126,6 +139,10 @@ generate tiny.py:
   mesh.data 2
 answers tiny.py:
   prompts.path={}/short.txt results=/proc/no => results: /proc/no cannot
+  prompt=x => prompt is given, but
+  verifiers=lenience:0.5 => is lossy
+  prompts.path=/none.jsonl => none.jsonl does not exist
+  prompts.path={}/talks.jsonl prompts.turns=0 => prompts.turns is 0
 chat tiny.py:
   prompts.system x
   mesh.model=2 => mesh is 1 x 2
@@ -170,6 +187,23 @@ continuous_batching experiments/continuous_batching.py:
   shortest 0 999
   prompts.turns 0
   chunks ()
+  loads ((4,0),)
+  temperatures (0.0,1.0)
+arrivals experiments/arrivals.py:
+  requests=17 skipped=2 => requests is 17, of which 2 are skipped
+  fractions=(0.0,) => fractions must be numbers above 0
+  skipped -1
+  chunk 0
+  shortest=999 => lower one or raise
+  temperatures=(0.0,1.0) => temperatures must be a single one
+long_contexts experiments/long_contexts.py:
+  window 0
+  sinks -1
+  contexts=() => contexts must have different sizes
+  batches=(1,1) => batches must have different sizes
+  rates=(1.5,) => from 0 to 0.999
+  dtype int8
+  contexts=(1099511627776,) => GB for caches alone
 against experiments/against.py:
   batch 2
   prompts.turns 2
@@ -207,6 +241,14 @@ train heads.py:
   optimization.batch 0
   mixture.packages 0.1
   share 1.5 nan
+  optimization.curve=wave => curve: 'wave' is unknown
+  optimization.accumulate 0
+  optimization.patience -1
+  optimization.dtype int8
+  divergence=far => divergence: 'far' is unknown
+  devices=9 => devices must be from 1 to
+  examples.answer=x => examples.answer is given, but
+  examples.prompts.path /none.jsonl
   dtype int8
   texts.length 500
   held_out.depth 0 8
@@ -223,7 +265,24 @@ train distill.py:
   final.new_tokens 0
   undistilled.batch 0
   max_positions=20 => texts.length
-  final.new_tokens=4 => final.depth is 4"""
+  final.new_tokens=4 => final.depth is 4
+train configs/online.py:
+  rounds=4 => schedule ends at step 300, but rounds x updates are 4 x 10
+  memory 0
+  depth=64 => depth is 64, but must be below new_tokens, which is 64
+  temperature -1 nan 1e999
+  seed -1
+  seed=4294967293 => choose one below 4294967266
+  prompts.length 0 -4
+  target /none
+  trainable=none => trainable: 'none' is unknown
+  prompts.domains ("law",)
+train configs/counts.py:
+  texts=nowhere.jsonl => texts: nowhere.jsonl does not exist
+  successors -1
+  successors=3000 => successors is 3000, but the target has 2048
+  every 0
+  target nowhere"""
 
 # A program and its arguments, and words of the error.
 ARGUMENTS = r"""
