@@ -33,7 +33,7 @@ def types(tree) -> set[str]:
 
 
 def with_draft(folder, own='', **changes):
-  draft = Draft(str(folder / 'draft'), own)
+  draft = Draft(str(folder / 'draft'), dtype=own)
   return tiny.experiment(folder, draft=draft, candidates={}, **changes)
 
 
