@@ -52,7 +52,29 @@ class CrossKV(NamedTuple):
   source_length: jax.Array  # [B]
 
 
-# Of a model that owns its cache a `models.cache.OwnCache` is in this place.
+class Recurrence(NamedTuple):
+  """The state of one layer that reads a text in order; see `recurrent`.
+
+  It is of exactly the cached tokens: no slot says which.
+  """
+
+  state: jax.Array  # [B, heads, keys, values] at least float32
+  last: jax.Array  # [B, W - 1, channels] that a convolution of W tokens saw
+
+
+class RecurrentRows(NamedTuple):
+  """A block of N rows in flight behind a `Recurrence`."""
+
+  keys: jax.Array  # [B, N, heads of keys, keys]
+  updates: jax.Array  # [B, N, heads, values] what each adds along its key
+  decay: jax.Array  # [B, N, heads] logarithm
+  total: jax.Array  # [B, N, heads] sum of these along the path
+  depth: jax.Array  # [B, N] ancestors within the block
+  inputs: jax.Array  # [B, N, channels] of the convolution
+
+
+# An entry may be a `Recurrence` too, and `RecurrentRows` in flight. Of a model
+# that owns its cache a `models.cache.OwnCache` is in this place.
 Cache = tuple[KV | CrossKV, ...]
 
 

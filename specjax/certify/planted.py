@@ -501,8 +501,8 @@ def _ends_only_last(state, draft, verdict, eos):
   return emitted, count, whole, stopped
 
 
-def _one_slot_off(cache, flight, path, start):
-  return caches.commit(cache, flight, path, start + 1)
+def _one_slot_off(cache, flight, path, start, count):
+  return caches.commit(cache, flight, path, start + 1, count)
 
 
 def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):

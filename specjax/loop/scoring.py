@@ -319,8 +319,8 @@ def append(tokens: jax.Array, new: jax.Array, count, length) -> jax.Array:
 
 
 def write(
-  cache: Cache, flight: Cache, verdict: Verdict, length, commit=caches.commit
-) -> Cache:
+  cache: Any, flight: Any, verdict: Verdict, length, commit=caches.commit
+) -> Any:
   """The cache with the accepted path behind the text, as `cache.commit`.
 
   Args:
@@ -336,4 +336,4 @@ def write(
   # No token is negative: this only makes the write depend on what was read
   # of the cache, without which the compiler copies the cache at every step.
   start = length - 1 + (verdict.next_token < 0)
-  return commit(cache, flight, path, start)
+  return commit(cache, flight, path, start, verdict.num_accepted + 1)

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax.types import KV, Cache, CrossKV
+from specjax.models import recurrent
+from specjax.types import KV, Cache, CrossKV, Recurrence, RecurrentRows
 
 
 def round_slots(slots: int, fine: int = 512) -> int:
@@ -44,13 +45,16 @@ def block_of(slots: int) -> int:
 def empty(config, batch: int, slots: int, dtype) -> Cache:
   """A cache of zeros for a `TransformerConfig`."""
   heads, width = (batch, config.num_kv_heads), config.head_dim
-  return tuple(
-    KV(
+
+  def one(layer):
+    if config.has_state(layer):
+      return recurrent.empty(config.recurrent, batch, dtype)
+    return KV(
       jnp.zeros((*heads, width, slots), dtype),
       jnp.zeros((*heads, slots, width), dtype),
     )
-    for _ in range(config.num_layers)
-  )
+
+  return tuple(map(one, range(config.num_layers)))
 
 
 @jax.tree_util.register_dataclass
@@ -117,22 +121,51 @@ def with_source(cache: Cache, sources, length: jax.Array) -> Cache:
   )
 
 
-def replace(
+def _each(
   cache: Any,
   flight: Any,
   put: Callable[[jax.Array, jax.Array, int], jax.Array],
+  path: jax.Array,
+  count: jax.Array | None,
 ) -> Any:
   """The cache with put(k of the cache, k of the block, axis), and so for v.
 
-  The axis is that of the slots.
-  What a layer keeps of a source stays what it is.
+  The axis is that of the slots. What a layer keeps of a source stays what it
+  is, and a state advances along a path of so many rows.
+  """
+
+  def one(old, new):
+    if not isinstance(old, Recurrence):
+      return old._replace(k=put(old.k, new.k, 3), v=put(old.v, new.v, 2))
+    if count is None:
+      raise ValueError(
+        'count: the rows that stay must be known where a layer has a state'
+      )
+    return recurrent.advance(old, new, path, count)
+
+  return tuple(map(one, cache, flight))
+
+
+def fill(cache: Any, flight: Any, begin: jax.Array, count: jax.Array) -> Any:
+  """Writes a block that all rows of a batch read at the same slots.
+
+  Args:
+    cache: that was read.
+    flight: the block, a chain of N rows.
+    begin: [] slot of its first row.
+    count: [B] rows that are of the text; others are invisible.
   """
   if isinstance(flight, OwnCache):
     return flight.settled()
-  return tuple(
-    kv._replace(k=put(kv.k, new.k, 3), v=put(kv.v, new.v, 2))
-    for kv, new in zip(cache, flight, strict=True)
-  )
+
+  def put(old, new, axis):
+    return jax.lax.dynamic_update_slice_in_dim(
+      old, new.astype(old.dtype), begin, axis
+    )
+
+  chain = jnp.arange(rows_of(flight))
+  path = jnp.broadcast_to(chain, (len(count), len(chain)))
+  return _each(cache, flight, put, path, count)
 
 
 def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
@@ -147,7 +180,10 @@ def grow(cache: Any, slots: int) -> Any:
   if isinstance(cache, OwnCache):
     return cache.change(lambda x, axis: pad(x, axis, slots))
   return tuple(
-    kv._replace(k=pad(kv.k, 3, slots), v=pad(kv.v, 2, slots)) for kv in cache
+    kv
+    if isinstance(kv, Recurrence)
+    else kv._replace(k=pad(kv.k, 3, slots), v=pad(kv.v, 2, slots))
+    for kv in cache
   )
 
 
@@ -189,7 +225,10 @@ def remember(init, params, ctx, hidden, read: int | None):
 
 def dtype_of(cache: Any) -> Any:
   """Returns the type of keys and values."""
-  return cache.dtype if isinstance(cache, OwnCache) else cache[0].k.dtype
+  if isinstance(cache, OwnCache):
+    return cache.dtype
+  one = cache[0]
+  return one.last.dtype if isinstance(one, Recurrence) else one.k.dtype
 
 
 def open_block(cache: Any, config: Any, rows: int) -> Any:
@@ -202,7 +241,14 @@ def open_block(cache: Any, config: Any, rows: int) -> Any:
   """
   if isinstance(cache, OwnCache):
     return dataclasses.replace(cache, block=rows)
-  return empty(config, len(cache[0].k), rows, cache[0].k.dtype)
+  batch = len(jax.tree.leaves(cache)[0])
+  blocks = empty(config, batch, rows, dtype_of(cache))
+  return tuple(
+    recurrent.open_rows(one, config.recurrent, rows)
+    if isinstance(one, Recurrence)
+    else one
+    for one in blocks
+  )
 
 
 def begin_block(cache: Any, block: Any) -> Any:
@@ -214,7 +260,10 @@ def begin_block(cache: Any, block: Any) -> Any:
 
 def rows_of(block: Any) -> int:
   """Returns the rows N of a block in flight."""
-  return block.block if isinstance(block, OwnCache) else block[0].v.shape[2]
+  if isinstance(block, OwnCache):
+    return block.block
+  one = block[0]
+  return one.keys.shape[1] if isinstance(one, RecurrentRows) else one.v.shape[2]
 
 
 def put(block: KV, rows: KV, at) -> KV:
@@ -235,14 +284,21 @@ def put(block: KV, rows: KV, at) -> KV:
   return KV(one(block.k, rows.k, 3), one(block.v, rows.v, 2))
 
 
-def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
+def commit(
+  cache: Cache,
+  flight: Cache,
+  path: jax.Array,
+  start: jax.Array,
+  count: jax.Array | None = None,
+):
   """Writes in-flight rows `path` [B, P] at slots start, start + 1, ...
 
     path [0, 2, 3]   flight  r0 r1 r2 r3
     start 5          cache   .. .. .. .. .. r0 r2 r3
 
   Rows of the path beyond the accepted ones are written too, and are invisible.
-  `start + P` must not exceed the slots: dynamic_update_slice would clamp.
+  `start + P` must not exceed the slots: dynamic_update_slice would clamp. A
+  state has no slots, and advances by the first `count` [B] rows alone.
   """
 
   def write(cache, flight, axis, first=0):
@@ -258,4 +314,4 @@ def commit(cache: Cache, flight: Cache, path: jax.Array, start: jax.Array):
   if isinstance(flight, OwnCache):
     first = start[:, None]
     return flight.change(lambda x, axis: write(x, x, axis, first), block=0)
-  return replace(cache, flight, write)
+  return _each(cache, flight, write, path, count)

@@ -17,7 +17,7 @@ from specjax.models import cache as caches
 from specjax.models import own, prefill, transformer
 from specjax.models.cache import OwnCache
 from specjax.models.transformer import Model
-from specjax.types import KV, Weights
+from specjax.types import KV, RecurrentRows, Weights
 
 # A root, two children of it, and a child of the first.
 _PARENTS = np.array([0, 0, 1])
@@ -126,7 +126,10 @@ def _spoiled(cache: Any, used: jax.Array) -> Any:
 
   if isinstance(cache, OwnCache):
     return cache.change(spoil)
-  return tuple(kv._replace(k=spoil(kv.k, 3), v=spoil(kv.v, 2)) for kv in cache)
+  return tuple(
+    KV(spoil(kv.k, 3), spoil(kv.v, 2)) if isinstance(kv, KV) else kv
+    for kv in cache
+  )
 
 
 def _check_shapes(it: _Checked) -> None:
@@ -167,6 +170,8 @@ def _check_shapes(it: _Checked) -> None:
       )
     heads, width = (batch, sizes.num_kv_heads), sizes.head_dim
     for i, kv in enumerate(flight):
+      if isinstance(kv, RecurrentRows):
+        continue
       if not isinstance(kv, KV):
         raise ValueError(
           f'model: flight[{i}] must be a specjax.KV, got {type(kv).__name__}'

@@ -25,6 +25,8 @@ class Experts:
     normalize: whether the weights of the chosen ones add up to 1.
     dense: layers that have a plain MLP instead.
     bias: whether the router and the experts have biases (gpt-oss).
+    shared: width of an expert that every token goes to, behind a sigmoid gate
+      (Qwen3-Next); 0: there is none.
     limit: the linear half of an expert is clamped to [-limit, limit] and has 1
       added, and its gate is clamped to at most the limit; None: no clamp.
   """
@@ -36,6 +38,7 @@ class Experts:
   dense: tuple[int, ...] = ()
   bias: bool = False
   limit: float | None = None
+  shared: int = 0
 
   def __post_init__(self):
     if not 1 <= self.chosen <= self.count:
@@ -43,6 +46,51 @@ class Experts:
         f'{self.chosen} of {self.count} experts cannot be chosen; choose '
         'between 1 and all of them'
       )
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDelta:
+  """Layers with a state in place of attention, see `models.recurrent`.
+
+  Attributes:
+    layers: which they are, from 0.
+    key_heads: heads of queries and keys.
+    value_heads: a multiple of these; neighbours share a key.
+    key_dim: entries of a key.
+    value_dim: entries of a value.
+    kernel: tokens that the convolution sees, the token itself included.
+    by_head: whether the maps' outputs lie head by head (Qwen3-Next).
+  """
+
+  layers: tuple[int, ...]
+  key_heads: int
+  value_heads: int
+  key_dim: int
+  value_dim: int
+  kernel: int
+  by_head: bool = False
+
+  def __post_init__(self):
+    if self.value_heads % self.key_heads:
+      raise ValueError(
+        f'{self.value_heads} heads of values must be a multiple of the '
+        f'{self.key_heads} heads of keys'
+      )
+
+  @property
+  def keys(self) -> int:
+    """Entries of all keys of a token."""
+    return self.key_heads * self.key_dim
+
+  @property
+  def values(self) -> int:
+    """Entries of all values of a token."""
+    return self.value_heads * self.value_dim
+
+  @property
+  def channels(self) -> int:
+    """Entries that the convolution sees: queries, keys and values."""
+    return 2 * self.keys + self.values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +216,9 @@ class TransformerConfig:
     head_bias: whether logits have a bias (Phi).
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
+    recurrent: layers that have a state in place of attention, or None.
+    attention_gate: what attention gives is multiplied by a sigmoid of as many
+      entries, which come with the queries (Qwen3-Next).
     kept: tokens that have a logit of their own, see `reduced_vocab_head`;
       0: all.
     native: weights are for the kernel, see `variants.to_native`. The kernel
@@ -220,6 +271,8 @@ class TransformerConfig:
   head_bias: bool = False
   encoder: Encoder | None = None
   experts: Experts | None = None
+  recurrent: GatedDelta | None = None
+  attention_gate: bool = False
   qkv_bias: bool = False
   out_bias: bool = False
   mlp_bias: bool = False
@@ -280,8 +333,14 @@ class TransformerConfig:
     """Tokens that a query of a layer sees; None: all."""
     return self.windows[layer] if self.windows else None
 
+  def has_state(self, layer: int) -> bool:
+    """Returns true if a layer has a state in place of attention."""
+    return self.recurrent is not None and layer in self.recurrent.layers
+
   def reach(self, layer: int) -> int | None:
     """Tokens that a query of a layer reaches; None if no text is longer."""
+    if self.has_state(layer):
+      return None
     window = self.window(layer)
     if self.narrowed is not None:
       narrow = self.narrowed.window
@@ -290,7 +349,8 @@ class TransformerConfig:
 
   def sinks(self, layer: int) -> int:
     """First tokens that a query of a layer sees beside those of `reach`."""
-    if self.narrowed is None or self.window(layer) is not None:
+    alone = self.has_state(layer) or self.window(layer) is not None
+    if self.narrowed is None or alone:
       return 0
     return self.narrowed.sinks
 

@@ -12,6 +12,7 @@ from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.linear import Linear
+from specjax.models.recurrent import GatedDeltaLayer
 from specjax.types import KV
 
 
@@ -105,16 +106,12 @@ class Layer(nn.Module):
       if self.index not in c.without_attention:
         if reads is None:
           reads = shared if c.one_norm else self._normed('norm1', x)
-        y, new = self._attention(
-          reads,
-          positions,
-          cache,
-          length,
-          mask,
-          flight,
-          at,
-          bias,
-        )
+        if c.has_state(self.index):
+          y, new = self._remember(reads, cache, mask, flight, at)
+        else:
+          y, new = self._attention(
+            reads, positions, cache, length, mask, flight, at, bias
+          )
         if c.post_norms:
           y = Norm(c, name='post1')(y)
         y = self._scaled(y)
@@ -141,19 +138,38 @@ class Layer(nn.Module):
     scale = self.config.residual_scale
     return y if scale is None else y * scale
 
+  def _remember(self, x, cache, mask, flight, at):
+    """What a state in place of attention gives, and the block in flight."""
+    c = self.config
+    mixer = GatedDeltaLayer(
+      c.recurrent,
+      c.width,
+      c.norm_eps,
+      (2 * c.num_layers * c.width) ** -0.5,
+      c.device.rows,
+      name='mixer',
+    )
+    return mixer(x, cache, mask, flight, at)
+
   def _attention(self, x, positions, cache, length, mask, flight, at, bias):
     c = self.config
     b, t = x.shape[:2]
+    queries = c.group * (2 if c.attention_gate else 1)
     qkv = Linear(
       x.shape[-1],
-      (c.num_kv_heads, c.group + 2, c.head_dim),
+      (c.num_kv_heads, queries + 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
       x.shape[-1] ** -0.5,
       c.device.rows,
       name='qkv',
     )(x)
-    q, k, v = jnp.split(qkv, (c.group, c.group + 1), -2)
+    q, k, v = jnp.split(qkv, (queries, queries + 1), -2)
+    gate = None
+    if c.attention_gate:  # A query, and what it is multiplied by, in turns.
+      pairs = q.reshape(b, t, c.num_kv_heads, c.group, 2, c.head_dim)
+      q, gate = pairs[..., 0, :], pairs[..., 1, :]
+      qkv = jnp.concatenate([q, k, v], -2)
     if c.qk_norm and not c.qk_norm_last:
       q, k = self._norm_heads(q, k)
       qkv = jnp.concatenate([q, k, v], -2)
@@ -190,6 +206,8 @@ class Layer(nn.Module):
       c.sinks(self.index),
       sink,
     )
+    if gate is not None:
+      y *= nn.sigmoid(gate.reshape(y.shape)).astype(y.dtype)
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
     )(y.reshape(b, t, -1).astype(x.dtype))
@@ -256,19 +274,36 @@ class Layer(nn.Module):
   def _mlp(self, x):
     c = self.config
     if c.is_sparse(self.index):
-      return Experts(c, name='experts')(x)
+      y = Experts(c, name='experts')(x)
+      if not c.experts.shared:
+        return y
+      shared = self._dense('shared_', x, c.experts.shared)
+      gate = Linear(
+        c.width,
+        (1,),
+        ('width', None),
+        False,
+        c.width**-0.5,
+        c.device.rows,
+        name='shared_gate',
+      )(x)
+      return y + nn.sigmoid(gate) * shared
+    return self._dense('', x, c.mlp_width)
+
+  def _dense(self, prefix, x, width):
+    c = self.config
     ways = 2 if c.gated else 1
     y = Linear(
       c.width,
-      (ways, c.mlp_width),
+      (ways, width),
       ('width', None, 'mlp'),
       c.mlp_bias,
       c.width**-0.5,
       c.device.rows,
-      name='up',
+      name=f'{prefix}up',
     )(x)
     y = c.activation(y[..., 0, :]) * (y[..., 1, :] if c.gated else 1)
-    return self._out('down', c.mlp_width, ('mlp', 'width'), c.mlp_bias)(y)
+    return self._out(f'{prefix}down', width, ('mlp', 'width'), c.mlp_bias)(y)
 
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""

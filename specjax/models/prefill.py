@@ -125,12 +125,8 @@ def prefill(model, params, tokens, length, cache, taps=()):
       params, block, begin + offsets, cache, used, mask, taps=taps
     )
 
-    def put(c, f, axis):
-      return jax.lax.dynamic_update_slice_in_dim(
-        c, f.astype(c.dtype), begin, axis
-      )
-
-    cache = caches.replace(cache, out.flight, put)
+    count = jnp.clip(length - 1 - begin, 0, size)
+    cache = caches.fill(cache, out.flight, begin, count)
     fed = (begin + offsets < length[:, None] - 1)[..., None, None]
     here = jnp.where(fed, out.taps, 0).astype(dtype)
     return cache, jax.lax.dynamic_update_slice_in_dim(

@@ -123,7 +123,8 @@ def in_pieces(model, params, tokens, length):
     out = model.forward(params, fed, place, cache, used, mask)
     logits.append(model.head(params, out.hidden))
     chain = jnp.broadcast_to(jnp.arange(count), (rows, count))
-    cache = caches.commit(cache, out.flight, chain, used)
+    stay = jnp.full(rows, count)
+    cache = caches.commit(cache, out.flight, chain, used, stay)
     used += count
   return jnp.concatenate(logits, 1), features
 

@@ -37,7 +37,7 @@ from specjax.drafters.ngram import retrieval
 from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
 from specjax.loop import generate
 from specjax.models import linear, low_bits, transformer, variants
-from specjax.models.config import Narrowed
+from specjax.models.config import Experts, GatedDelta, Narrowed
 from specjax.types import Drafter, Params, Spec
 from tests.support import tiny as builder
 
@@ -72,6 +72,13 @@ CHOICES = {
     rotary_apart=True,
     query_growth=(0.5, 3),
     head_bias=True,
+  ),
+  'a state': dict(
+    recurrent=GatedDelta((0,), 2, 4, 4, 6, kernel=4),
+    attention_gate=True,
+    qk_norm=True,
+    norm_plus_one=True,
+    experts=Experts(count=3, chosen=2, width=12, dense=(1,), shared=8),
   ),
 }
 

@@ -41,10 +41,11 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     weights = read.weights(params.drafter)
     tokens, length, ends = read.begin(params.drafter, ctx)
     cache = transformer.open_cache(model, weights, *tokens.shape, ctx.source)
-    cache, _ = prefill.prefill(model, weights, tokens, length, cache)
-    flight = caches.open_block(cache, model.config, rows + width - 1)
     base = length - width
-    return read.pack(cache, ends), Fed(flight, base, jnp.maximum(base, 0))
+    known = jnp.maximum(base, 0)
+    cache, _ = prefill.prefill(model, weights, tokens, known + 1, cache)
+    flight = caches.open_block(cache, model.config, rows + width - 1)
+    return read.pack(cache, ends), Fed(flight, base, known)
 
   def forward(params, state, block, tokens, at, offset, mask):
     hides = (block.known - block.base)[:, None, None]
@@ -121,7 +122,8 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     path = jnp.take_along_axis(path, index % path.shape[1], 1)
     cache, ends = read.unpack(state)
     ends = read.extend(params.drafter, ends, ctx, verdict.path.shape[1])
-    cache = caches.commit(cache, block.flight, path, block.known)
+    count = read.last(params.drafter, ends, ctx).known - block.known
+    cache = caches.commit(cache, block.flight, path, block.known, count)
     return read.pack(cache, ends)
 
   return Walker(

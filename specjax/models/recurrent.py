@@ -1,0 +1,273 @@
+"""Linear attention with a gated delta rule (Yang et al., 2024,
+arXiv:2412.06464), as Qwen3-Next and Qwen3.5 have it.
+
+A layer keeps a matrix S of keys x values for each head. A token decays it and
+replaces what S says of the token's key:
+
+  S <- exp(g) S,    u = beta (v - S^T k),    S <- S + k u^T,    y = S^T q
+
+As with keys and values, a pass reads S and never writes it. Over a block, the u
+of all rows follow from the S before it by one triangular system, in which each
+row sees its ancestors: so a tree is a mask here, too.
+
+  u_i = beta_i (v_i - e^G_i S^T k_i - sum over ancestors j of
+                e^(G_i - G_j) (k_i k_j) u_j),   G_i: sum of g along its path
+
+What a row leaves in flight is k, u, g and G. S after an accepted path is a sum
+over its rows, and nothing is ever rolled back.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.models.config import GatedDelta
+from specjax.models.linear import Linear
+from specjax.types import Recurrence, RecurrentRows
+
+
+def _wide(dtype: Any) -> Any:
+  return jnp.promote_types(dtype, jnp.float32)
+
+
+def empty(sizes: GatedDelta, batch: int, dtype: Any) -> Recurrence:
+  """Returns the state of a layer before a text."""
+  shape = batch, sizes.value_heads, sizes.key_dim, sizes.value_dim
+  last = batch, sizes.kernel - 1, sizes.channels
+  return Recurrence(jnp.zeros(shape, _wide(dtype)), jnp.zeros(last, dtype))
+
+
+def open_rows(before: Recurrence, sizes: GatedDelta, rows: int):
+  """Returns a block in flight of so many rows, behind a state."""
+  wide, (batch, heads) = before.state.dtype, before.state.shape[:2]
+  numbers = jnp.zeros((batch, rows, heads), wide)
+  return RecurrentRows(
+    jnp.zeros((batch, rows, sizes.key_heads, sizes.key_dim), wide),
+    jnp.zeros((batch, rows, heads, sizes.value_dim), wide),
+    numbers,
+    numbers,
+    jnp.zeros((batch, rows), jnp.int32),
+    jnp.zeros((batch, rows, sizes.channels), before.last.dtype),
+  )
+
+
+def put(rows: RecurrentRows, new: RecurrentRows, at: Any) -> RecurrentRows:
+  """Returns a block with new rows from `at` on."""
+  return jax.tree.map(
+    lambda x, y: jax.lax.dynamic_update_slice_in_dim(
+      x, y.astype(x.dtype), at, 1
+    ),
+    rows,
+    new,
+  )
+
+
+def advance(
+  before: Recurrence, rows: RecurrentRows, path: jax.Array, count: jax.Array
+) -> Recurrence:
+  """Returns the state behind the first rows of a path.
+
+  Args:
+    before: the state, [B, ...].
+    rows: in flight behind it.
+    path: [B, P] rows, each the child of the one before.
+    count: [B] of them that stay; 0: the state stays.
+  """
+
+  def one(before, rows, path, count):
+    rows = jax.tree.map(lambda x: jnp.take(x, path, 0, mode='clip'), rows)
+    stays = jnp.arange(len(path)) < count
+    total = jnp.where(
+      count > 0, jnp.take(rows.total, count - 1, 0, mode='clip'), 0
+    )
+    fades = jnp.where(stays[:, None], total - rows.total, -jnp.inf)
+    share = len(total) // rows.keys.shape[1]
+    keys = jnp.repeat(rows.keys, share, 1) * jnp.exp(fades)[..., None]
+    state = before.state * jnp.exp(total)[:, None, None]
+    updates = jnp.where(stays[:, None, None], rows.updates, 0)
+    state += jnp.einsum('phk,phv->hkv', keys, updates)
+    seen = jnp.concatenate([before.last, rows.inputs.astype(before.last.dtype)])
+    last = jax.lax.dynamic_slice_in_dim(seen, count, len(before.last))
+    return Recurrence(state, last)
+
+  return jax.vmap(one)(before, rows, path, count)
+
+
+def _unit(x: jax.Array) -> jax.Array:
+  return x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+
+def _convolve(weight, before, inputs, depth, at_depth, mask):
+  """Convolves each row with its ancestors [B, T, C].
+
+  Args:
+    weight: [C, 1, W], of the token itself at the end.
+    before: [B, W - 1, C] inputs of the text.
+    inputs: [B, N, C] of the block.
+    depth: [B, T] ancestors of each row, itself left out.
+    at_depth: [B, N] the same of the whole block.
+    mask: [B, T, N] ancestors of each row, itself included.
+  """
+  width = weight.shape[2]
+  seen = jnp.concatenate([before.astype(inputs.dtype), inputs], 1)
+
+  def back(count):
+    wanted = depth - count
+    found = mask & (at_depth[:, None] == wanted[..., None])
+    inside = width - 1 + jnp.argmax(found, -1)
+    place = jnp.where(wanted < 0, width - 1 + wanted, inside)
+    return jnp.take_along_axis(seen, place[..., None], 1, mode='clip')
+
+  parts = (back(width - 1 - i) * weight[:, 0, i] for i in range(width))
+  return sum(parts)
+
+
+class GatedDeltaLayer(nn.Module):
+  """Mixes tokens by a state, in the place of attention."""
+
+  sizes: GatedDelta
+  width: int
+  norm_eps: float
+  scale: float  # of the weights of the last map
+  rows: int = 1  # fewest of a product
+
+  @nn.compact
+  def __call__(self, x, before, mask, flight, at):
+    """What is added to the stream [B, T, E], and the block in flight.
+
+    Args:
+      x: [B, T, E].
+      before: state of the text; None: an empty text.
+      mask: [B, T, N] ancestors of each row, itself included.
+      flight: the block so far; None: these T tokens are all of it.
+      at: row of the block where they go.
+    """
+    s, (batch, count) = self.sizes, x.shape[:2]
+    wide = _wide(x.dtype)
+    if before is None:
+      before = empty(s, batch, x.dtype)
+    inputs, z, beta, g = self._project(x)
+    if flight is None:
+      flight, at = open_rows(before, s, count), 0
+    depth = mask.sum(-1) - 1
+    # Rows that are not there yet have no part in what is read of the block.
+    nothing = jax.tree.map(lambda leaf: leaf[:, :count] * 0, flight)
+    flight = put(flight, nothing, at)
+    new = nothing._replace(decay=g, depth=depth, inputs=inputs)
+    block = put(flight, new, at)
+    conv = self._declare(
+      'conv', (s.channels, 1, s.kernel), nn.initializers.normal(0.5)
+    )
+    mixed = _convolve(conv, before.last, block.inputs, depth, block.depth, mask)
+    q, k, v = jnp.split(
+      nn.silu(mixed).astype(wide), (s.keys, 2 * s.keys), axis=-1
+    )
+    heads = batch, count, s.key_heads, s.key_dim
+    q = _unit(q.reshape(heads)) * s.key_dim**-0.5
+    k = _unit(k.reshape(heads))
+    v = v.reshape(batch, count, s.value_heads, s.value_dim)
+    total = jnp.einsum('btn,bnh->bth', mask.astype(wide), block.decay)
+    block = put(block, new._replace(keys=k, total=total), at)
+    y, updates = _mix(s, before.state, block, mask, at, q, k, v, beta, total)
+    block = put(block, new._replace(keys=k, total=total, updates=updates), at)
+    scale = self._declare('norm', (s.value_dim,))
+    y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.norm_eps)
+    y = (y.astype(x.dtype) * scale).astype(wide) * nn.silu(z.astype(wide))
+    out = Linear(
+      s.values,
+      (self.width,),
+      (None, 'width'),
+      False,
+      self.scale,
+      self.rows,
+      name='out',
+    )
+    return out(y.reshape(batch, count, -1).astype(x.dtype)), block
+
+  def _declare(self, name, shape, start=nn.initializers.ones):
+    whole = nn.with_logical_partitioning(start, (None,) * len(shape))
+    return self.param(name, whole, shape)
+
+  def _project(self, x):
+    """Inputs of the convolution, gates z, beta and the logarithm of decays."""
+    s = self.sizes
+
+    def linear(name, outputs):
+      return Linear(
+        self.width,
+        outputs,
+        ('width', *[None] * len(outputs)),
+        False,
+        self.width**-0.5,
+        self.rows,
+        name=name,
+      )(x)
+
+    group = s.value_heads // s.key_heads
+    values = group * s.value_dim
+    if s.by_head:
+      made = linear('in', (s.key_heads, 2 * s.key_dim + 2 * values))
+      rates = linear('rates', (s.key_heads, 2 * group))
+      cuts = s.key_dim, 2 * s.key_dim, 2 * s.key_dim + values
+      parts = jnp.split(made, cuts, -1)
+      b, a = jnp.split(rates, 2, -1)
+    else:
+      made = linear('in', (s.channels + s.values,))
+      parts = [made[..., : s.channels], made[..., s.channels :]]
+      b, a = jnp.split(linear('rates', (2 * s.value_heads,)), 2, -1)
+    *parts, z, b, a = (y.reshape(*x.shape[:2], -1) for y in (*parts, b, a))
+    wide, numbers = _wide(x.dtype), (s.value_heads,)
+    rate = self._declare('rate', numbers, nn.initializers.zeros).astype(wide)
+    shift = self._declare('shift', numbers).astype(wide)
+    g = -jnp.exp(rate) * nn.softplus(a.astype(wide) + shift)
+    z = z.reshape(*x.shape[:2], s.value_heads, s.value_dim)
+    beta = nn.sigmoid(b).astype(wide)
+    return jnp.concatenate(parts, -1), z, beta, g
+
+
+def _mix(s, state, block, mask, at, q, k, v, beta, total):
+  """What T rows of a block read, and what each adds to the state.
+
+  Args:
+    s: sizes.
+    state: [B, heads, keys, values] before the block.
+    block: N rows; updates of the new ones are zeros.
+    mask: [B, T, N] ancestors of each row, itself included.
+    at: first of the new rows.
+    q: [B, T, key heads, keys].
+    k: the same.
+    v: [B, T, heads, values].
+    beta: [B, T, heads].
+    total: [B, T, heads] logarithms of decays along the path of each row.
+
+  Returns:
+    [B, T, heads, values] both.
+  """
+  group, count = s.value_heads // s.key_heads, q.shape[1]
+  fades = total[:, :, None] - block.total[:, None]  # [B, T, N, heads]
+  fades = jnp.exp(jnp.where(mask[..., None], fades, -jnp.inf))
+  fades = fades.transpose(0, 3, 1, 2)  # [B, heads, T, N]
+
+  def near(x):
+    products = jnp.einsum('btgd,bngd->bgtn', x, block.keys)
+    return jnp.repeat(products, group, 1) * fades
+
+  def said(x, by=None):
+    read = jnp.einsum('bthk,bhkv->bthv', jnp.repeat(x, group, 2), state)
+    return read * jnp.exp(total)[..., None]
+
+  own = at + jnp.arange(count)
+  itself = own[:, None] == jnp.arange(block.total.shape[1])
+  between = jnp.where(itself, 0, near(k)) * beta.transpose(0, 2, 1)[..., None]
+  told = jnp.einsum('bhtn,bnhv->bthv', between, block.updates)
+  wanted = (v - said(k)) * beta[..., None] - told
+  if count > 1:
+    among = jax.lax.dynamic_slice_in_dim(between, at, count, 3)
+    system = among + jnp.eye(count, dtype=among.dtype)
+    wanted = jax.scipy.linalg.solve_triangular(
+      system, wanted.transpose(0, 2, 1, 3), lower=True, unit_diagonal=True
+    ).transpose(0, 2, 1, 3)
+  updates = jax.lax.dynamic_update_slice_in_dim(block.updates, wanted, at, 1)
+  return said(q) + jnp.einsum('bhtn,bnhv->bthv', near(q), updates), wanted
