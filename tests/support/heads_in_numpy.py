@@ -7,7 +7,7 @@ published modules define them.
 import numpy as np
 
 
-def rms_norm(x, scale, eps):
+def rms_norm(x, scale, eps=1e-5):
   return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * scale
 
 
@@ -20,10 +20,10 @@ def softmax(x):
   return weight / weight.sum(-1, keepdims=True)
 
 
-def rotate(x, positions, theta):
+def rotate(x, positions, theta, factor=1):
   """Rotary positions of x [T, H, D], halves as in Llama."""
   half = x.shape[-1] // 2
-  angle = positions[:, None] * theta ** (-np.arange(half) / half)
+  angle = positions[:, None] * theta ** (-np.arange(half) / half) / factor
   sin, cos = np.sin(angle)[:, None], np.cos(angle)[:, None]
   a, b = x[..., :half], x[..., half:]
   return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)

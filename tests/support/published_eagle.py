@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.models import transformer
+from tests.support.heads_in_numpy import rms_norm, rotate, silu, softmax
 
 V, E, LAYERS = 23, 8, 9
 HEADS, KV, D, MLP = 2, 1, 4, 12
@@ -216,19 +217,6 @@ def write(
   return folder
 
 
-def _norm(x, scale):
-  return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
-
-
-def _turn(x, at, theta, factor):
-  """Rotary positions of x [T, heads, D]."""
-  half = x.shape[-1] // 2
-  angle = at[:, None] * theta ** (-np.arange(half) / half) / factor
-  sin, cos = np.sin(angle)[:, None], np.cos(angle)[:, None]
-  a, b = x[..., :half], x[..., half:]
-  return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
 class Restated:
   """A published head on whole texts, in float64."""
 
@@ -245,18 +233,18 @@ class Restated:
     """What the pairs of a text read of the target's layers [T, taps, E]."""
     hidden = np.asarray(hidden, np.float64)
     if self.layout.version == 1:
-      return _norm(hidden[:, 0], self.target['norm'])
+      return rms_norm(hidden[:, 0], self.target['norm'])
     if 'fc_norm' in self.layout.parts:
       hidden = np.stack(
         [
-          _norm(hidden[:, i], self.w[f'fc_norm.{i}.weight'])
+          rms_norm(hidden[:, i], self.w[f'fc_norm.{i}.weight'])
           for i in range(hidden.shape[1])
         ],
         1,
       )
     hidden = hidden.reshape(len(hidden), -1)
     if 'input_norm' in self.layout.parts:
-      hidden = _norm(hidden, self.w['input_norm.weight'])
+      hidden = rms_norm(hidden, self.w['input_norm.weight'])
     return hidden @ self.w['fc.weight'].T
 
   def layer(self, features, tokens):
@@ -270,18 +258,18 @@ class Restated:
       residual = residual + w.get(fc + '.bias', 0)
       reads = residual
     else:
-      normed = _norm(features, w[f'{x}hidden_norm.weight'])
-      first = _norm(embedded, w[f'{x}input_layernorm.weight'])
+      normed = rms_norm(features, w[f'{x}hidden_norm.weight'])
+      first = rms_norm(embedded, w[f'{x}input_layernorm.weight'])
       reads = np.concatenate([first, normed], -1)
       early = self.layout.flag('norm_before_residual')
       residual = normed if early else features
     h = residual + self.attend(reads)
-    y = _norm(h, w[f'{x}post_attention_layernorm.weight'])
+    y = rms_norm(h, w[f'{x}post_attention_layernorm.weight'])
     gate = y @ w[f'{x}mlp.gate_proj.weight'].T
-    gate = gate / (1 + np.exp(-gate)) * (y @ w[f'{x}mlp.up_proj.weight'].T)
+    gate = silu(gate) * (y @ w[f'{x}mlp.up_proj.weight'].T)
     h = h + gate @ w[f'{x}mlp.down_proj.weight'].T
     if self.layout.flag('norm_output'):
-      h = _norm(h, w['norm.weight'])
+      h = rms_norm(h, w['norm.weight'])
     return h
 
   def attend(self, reads):
@@ -295,18 +283,16 @@ class Restated:
     ))  # fmt: skip
     if 'qk_norm' in self.layout.parts:
       q, k = (
-        _norm(y, w[f'{x}{n}_norm.weight']) for y, n in ((q, 'q'), (k, 'k'))
+        rms_norm(y, w[f'{x}{n}_norm.weight']) for y, n in ((q, 'q'), (k, 'k'))
       )
     layer, at = self.layout.layer, np.arange(count)
     theta = layer.get('rope_theta', 1e4)
     factor = (layer.get('rope_scaling') or {}).get('factor', 1)
-    q, k = _turn(q, at, theta, factor), _turn(k, at, theta, factor)
+    q, k = (rotate(y, at, theta, factor) for y in (q, k))
     k, v = (np.repeat(y, HEADS // KV, 1) for y in (k, v))
     scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
     scores = np.where(np.tri(count, dtype=bool), scores, -np.inf)
-    p = np.exp(scores - scores.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    y = np.einsum('hts,shd->thd', p, v).reshape(count, -1)
+    y = np.einsum('hts,shd->thd', softmax(scores), v).reshape(count, -1)
     return y @ w[f'{x}o_proj.weight'].T
 
   def logits(self, features):
@@ -314,7 +300,7 @@ class Restated:
     if self.layout.version == 1:
       return features @ self.target['unembedding']
     if not self.layout.flag('norm_output'):
-      features = _norm(features, self.w['norm.weight'])
+      features = rms_norm(features, self.w['norm.weight'])
     small = features @ self.w['lm_head.weight'].T
     if not self.layout.draft_vocab:
       return small
