@@ -1,21 +1,22 @@
 """Wrong use gets one sentence: what is wrong, and what to do instead."""
 
 import dataclasses
-import functools
+import math
+import re
 
 import pytest
 
 import specjax
-from specjax import sampling, verify
-from specjax.drafters import counts, eagle, early_exit, lm, medusa, ngram, plain
+from specjax import drafters, sampling, trees, verify
+from specjax.drafters.shapes import policies, shape
 from specjax.loop import generate
+from specjax.models import table
+from specjax.models.config import Encoder, Relative
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.support import models
 
-HOST = Target(models.TARGET)
-SPEC = Spec(models.TARGET, plain.make(), verify.token)
+SPEC = Spec(models.TARGET, drafters.plain.make(), verify.token)
 PARAMS = Params(models.weights(models.TARGET, 0), None)
-PAIR = specjax.pair.path
 
 
 def start(**changes):
@@ -36,100 +37,262 @@ def spec(**changes):
   return start(spec=dataclasses.replace(SPEC, **changes))
 
 
+def go(steps, **changes):
+  changed = dataclasses.replace(SPEC, **changes)
+  return generate.generate(PARAMS, start(), steps, spec=changed)
+
+
+def loaded(made, **options):
+  """A cascade with the target in the middle."""
+  host = Target(models.TARGET, models.target_weights())
+  return drafters.cascade.load(host, inner=lambda target: made, **options)
+
+
+def encoder_decoder():
+  config = dataclasses.replace(
+    models.TARGET.config,
+    rope_theta=None,
+    relative=Relative(8, 16),
+    encoder=Encoder(1),
+  )
+  return Target(models.TARGET._replace(config=config))
+
+
+# A call, and words of its error, where ... stands for other words.
+CALLS = r"""
+start(prompts='abc') => prompts must be lists of token ids
+start(key=0) => key must be one random key a row, such as ... got
+generate.row_keys(-1, [0])
+  => seed must be a whole number of at least 0 and below 4294967296, got
+generate.row_keys(2**32, [0]) => and below 4294967296, got
+generate.row_keys(1.5, [0]) => seed must be a whole number
+generate.row_keys(0, 3)
+  => indices must be one whole number a row, from 0 on, such as range
+generate.row_keys(0, [[0]]) => indices must be one whole number a row
+generate.row_keys(0, [0.5]) => indices must be one whole number a row
+generate.row_keys(0, [-1]) => indices must be one whole number a row
+start(values=0.7) => values must be ... sampling.make
+start(params={}) => params must be ... Params ... got dict
+start(spec='x') => spec must be ... got str 'x'
+spec(rule='token') => rule must be ... verify ... got str 'token'
+spec(rule=verify.lenience) => (call it first, with its n
+spec(eos=[3]) => spec.eos must be a tuple of token ids, got list
+spec(target=HOST) => spec.target must be a model, such as
+spec(drafter=lm) => spec.drafter must be a specjax.Drafter
+spec(drafter=LoadedDrafter(TARGET, plain.make))
+  => spec.drafter has no draft length yet: give loaded.make(gamma)
+generate.generate(PARAMS, 1, 1, spec=SPEC) => state must be what
+go(1, drafter=ngram.make(2))
+  => state has a draft length of 0, but spec.drafter drafts 2: give the
+start(new_tokens=-1) => new_tokens must be whole numbers of ... got int -1
+start(new_tokens=2**31) => new_tokens must be ... and below 2147483648
+start(new_tokens=2**70) => new_tokens must be ... and below 2147483648
+start(new_tokens=[2**63]) => new_tokens must be ... and below 2147483648
+start(new_tokens=2**31 - 1)
+  => prompt 0 and its new tokens make 2147483649 tokens, but the target
+go(generate.stop_when(-2, 1))
+  => steps must be a whole number of at least 0 and ..., got int -2
+go(2**31) => steps must be ... below 2147483648, got int 2147483648
+specjax.load('') => path must be a directory or ... got str ''
+lm.load(None, '') => target must be what specjax.load returns
+medusa.load(HOST, 3) => path must be the directory of a trained
+counts.load(HOST, '') => path must be the directory of tables
+lm.load(HOST, '', widths='ab') => widths must be ... got str 'ab'
+lm.load(HOST, '', parents=3) => parents must be integers
+early_exit.load(HOST, layers=1).make('x') => depth must be a whole
+ngram.load(HOST, longest='x') => longest must be a whole number
+ngram.load(HOST, '/nowhere') => this drafter has no weights
+lm.load(HOST, PAIR('medusa'))
+  => is a trained head, ...: load it with specjax.drafters.medusa.load
+eagle.load(HOST, PAIR('draft-64'))
+  => draft-64 holds no eagle head: load it with specjax.drafters.lm
+
+lm.make(DRAFT, 0) => depth must be at least 1
+counts.make(0) => depth must be at least 1
+ngram.make(0) => must be at least 1, got (0, 3, 1, 1)
+ngram.make(2, longest=0) => must be at least 1, got (2, 0
+ngram.make(2, candidates=0) => must be at least 1
+ngram.make(2, places=0) => must be at least 1
+ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
+suffix.load(HOST, factor=0)
+  => factor must be a positive number, such as 1 or 2.5, got
+suffix.load(HOST, factor='x') => factor must be a positive number
+suffix.load(HOST, longest=0)
+  => longest must be a whole number of at least 1, got int 0
+suffix.load(HOST, candidates='x')
+  => candidates must be a whole number of at least 1
+suffix.load(HOST, places=0) => places must be a whole number of at least 1
+recycling.load(HOST, candidates=0) => candidates must be a whole
+recycling.load(HOST, nodes='x') => nodes must be a whole number
+recycling.load(HOST, candidates=12)
+  => candidates is 12, but the vocabulary has 11 tokens: choose fewer
+recycling.load(HOST, nodes=3).make(4)
+  => nodes is 3, but a draft of depth 4 has as many ... choose more nodes
+recycling.make(TARGET, 0) => must be at least 1
+
+skip.load(HOST) => are empty, and the whole target saves nothing
+skip.load(HOST, skip=(2,))
+  => skip is (2,), but the layers of the target are 0 to 1: choose from
+skip.load(HOST, skip_mlp=(-1,)) => skip_mlp must be integers of
+skip.load(HOST, skip_attention='x') => skip_attention must be int
+skip.load(HOST, skip=(0, 1)) => all 2 layers are left out; keep
+skip.load(HOST, skip=(0,), depth=3) => 'depth' is no option of
+skip.search(HOST, None, 4) => count is 4, ... choose fewer
+skip.search(HOST, None, 0) => count must be a whole number of at least 1
+skip.matches(HOST, TEXTS, (2,), ()) => but the layers of the target are 0 to 1
+skip.matches(HOST, TEXTS, (), (2, 3)) => but the layers of the target are 0 to 1
+skip.matches(HOST, TEXTS, (-1,), ()) => must be integers of
+skip.matches(HOST, TEXTS, (), 'x') => must be integers of
+skip.matches(HOST, [1, 2], (0,), ())
+  => tokens must be texts of one length, integers [B, T] from 0 to 10
+skip.matches(HOST, [[1], [2, 3]], (0,), ()) => tokens must be texts of one len
+skip.matches(HOST, [[0.5]], (0,), ()) => integers [B, T] from 0 to 10
+skip.matches(HOST, [[11]], (0,), ()) => integers [B, T] from 0 to 10
+skip.matches(HOST, [[-1]], (0,), ()) => integers [B, T] from 0 to 10
+skip.matches(HOST, [[]], (0,), ()) => tokens must be texts of one length
+skip.matches(HOST, None, (0,), ()) => tokens must be texts of one length
+skip.search(HOST, [1, 2], 1)
+  => tokens must be texts of one length, integers [B, T] from 0 to 10
+skip.search(HOST, [[1], [2, 3]], 1) => tokens must be texts of one length
+skip.search(HOST, [[0.5]], 1) => integers [B, T] from 0 to 10
+skip.search(HOST, [[11]], 1) => integers [B, T] from 0 to 10
+skip.search(HOST, [[-1]], 1) => integers [B, T] from 0 to 10
+skip.search(HOST, [[]], 1) => tokens must be texts of one length
+skip.search(HOST, None, 1) => tokens must be texts of one length
+
+windowed.load(HOST, window=0) => window must be ... at least 1
+windowed.load(HOST, window=2.5) => window must be a whole number
+windowed.load(HOST, sinks=-1) => sinks must be ... at least 0
+windowed.load(HOST, sinks=512) => sinks must be ... at least 0 and below 512
+windowed.load(HOST, layers=1) => 'layers' is no option
+windowed.load(None) => target must be what specjax.load returns
+windowed.load(encoder_decoder()) => an encoder-decoder has none
+early_exit.load(HOST, layers=1, sinks=4)
+  => sinks is 4, but without a window all tokens are seen
+lm.load(HOST, PAIR('draft-64'), window=-1) => window must be ... at least 0
+lm.load(HOST, PAIR('draft-64'), sinks=1) => sinks is 1, but without a window
+eagle.load(HOST, 'nowhere', sinks=1) => sinks is 1, but without a window
+medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
+
+cascade.make(TABLE, CHAIN, 0) => depth must be at least 1, got 0
+cascade.make(TABLE, plain.make(), 2) => proposes nothing
+cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2) => reads layers (1,)
+cascade.make(TABLE, LEARNS, 2) => learns from its verdicts
+cascade.make(TABLE, CHAIN, 2, verify.lenience(0.5)) => the inner rule is lossy
+cascade.make(TABLE, TREE, 2, verify.token)
+  => it judges chains, and this drafter makes trees
+cascade.load(Target(TABLE), '', inner=CHAIN) => must be a function of
+loaded(LoadedDrafter(TABLE, lambda depth: CHAIN), path='', window=4)
+  => inner must return a drafter of some length and its parameters
+loaded(CHAIN, path='', window=4) => inner must return a drafter of some length
+loaded((None, CHAIN), path='', window=4) => inner must return a drafter of some
+loaded(None, path='', window=4)
+  => inner must return a drafter of some length and its
+loaded((CHAIN, None), path='') => path must be the directory of a language model
+loaded((CHAIN, None), path='', window=-1) => window must be ... at least 0
+loaded((CHAIN, None), path='', window=4, dtype='bfloat16')
+  => without a path the weights are those of the target
+
+early_exit.load(HOST, layers=3) => layer 3 is out of range
+early_exit.load(HOST) => layer 0 is out of range
+early_exit.trainable(TARGET, 1, 0) => rank must be at least 1
+eagle.trainable(TARGET, taps=(0, 2)) => layers that do not exist
+eagle.trainable(TARGET, 2) => version must be 1 or 3
+eagle.trainable(TARGET, 1, taps=(0, 1)) => reads one layer
+eagle.trainable(TARGET, join='sum') => join must be linear or pair
+eagle.trainable(TARGET, draft_vocab=4) => logits of all tokens
+eagle.trainable(TARGET, activation='x') => must be one of silu
+eagle.trainable(TARGET, norms=('layer', 'x')) => norms has 'x'
+eagle.trainable(TARGET, join='pair', norms=('layer',))
+  => norms has 'layer', which the join 'pair' has not
+eagle.trainable(TARGET, norms=('taps', 'fused')) => taps and fused: choose one
+eagle.trainable(TARGET, 1, norms=('fused',)) => which version 1 has not
+eagle.trainable(TARGET, norms=('carried',)) => but not last
+eagle.trainable(TARGET, 1, projects=False, width=16) => as wide as its target, 8
+eagle.trainable(TARGET, start='draft')
+  => start must be 'target' or empty, got 'draft'
+eagle.trainable(TARGET, start='target', version=1) => is of version 3
+eagle.trainable(TARGET, start='target', width=8, taps=(0,))
+  => end taps with 1, got
+eagle.trainable(TARGET, start='target')
+  => choose a width of at most that, got 256
+medusa.trainable(TARGET, 0) => count must be at least 1
+dflash.trainable(TARGET, **SIZES | {'block': 1}) => block is 1: it holds
+dflash.trainable(TARGET, **SIZES | {'layers': 0}) => layers must be at least 1
+dflash.trainable(TARGET, **SIZES | {'taps': (0, 2)})
+  => name layers that do not exist
+dflash.trainable(TARGET, **SIZES | {'anchors': 0})
+  => anchors must be a whole number
+
+trees.most_accepted([(0.2,)], 0) => needs a node
+shape.read({'beam': 2}) => needs both
+shape.read({'replacement': True}) => give widths or parents
+shape.read({'widths': (0,)}) => at least 1
+medusa.load(HOST, 'x', tree=4, parents=(0,))
+  => tree and parents are both given: choose one of them
+medusa.load(HOST, 'x', tree=4, widths=(2,)) => tree and widths are both given
+medusa.load(HOST, 'x', tree=4, policy=STOPS) => tree and policy are both given
+medusa.load(HOST, 'x', tree=4, beam=2, nodes=4)
+  => tree and beam and nodes are both given
+medusa.load(HOST, 'x', tree=4, replacement=True)
+  => tree and replacement are both given
+medusa.load(HOST, 'x', tree=2.5)
+  => tree must be a whole number of at least 0, got float 2.5
+medusa.load(HOST, 'x', tree=-1)
+  => tree must be a whole number of at least 0, got int -1
+
+policies.confidence(-0.1) => threshold must be in [0, 1]
+policies.confidence(1.5) => threshold must be in [0, 1]
+policies.confidence(math.nan) => threshold must be in [0, 1]
+policies.heuristic(0) => first must be a whole number of at least 1, got 0
+policies.heuristic(2.5) => first must be a whole number of at least 1, got 2.5
+policies.heuristic(math.nan)
+  => first must be a whole number of at least 1, got nan
+policies.heuristic(2**31)
+  => first must be a whole number of at least 1, got 2147483648
+policies.expected(0, 0) => must be finite and not negative, nor both 0
+policies.expected(-0.1, 1) => must be finite and not negative
+policies.expected(0.1, math.nan) => must be finite and not negative
+policies.expected(math.inf) => must be finite and not negative
+policies.expected(fade=math.nan) => fade must be in [0, 1)
+policies.expected(fade=1.0) => fade must be in [0, 1)
+verify.lenience(0.0) => factor must be in (0, 1], got 0
+verify.lenience(1.5) => factor must be in
+verify.typical(1.2) => epsilon must be in
+verify.typical(0.1, -1.0) => delta must be in
+"""
+TABLE = table.build(models.VOCAB)
+STOPS = policies.heuristic()
+NAMES = {
+  **vars(drafters),
+  'CHAIN': drafters.lm.make(TABLE, 2),
+  'DRAFT': models.DRAFT,
+  'HOST': Target(models.TARGET),
+  'LEARNS': drafters.lm.make(TABLE, 2, STOPS),
+  'PAIR': specjax.pair.path,
+  'PARAMS': PARAMS,
+  'SIZES': models.DFLASH_SIZES,
+  'SPEC': SPEC,
+  'STOPS': STOPS,
+  'TABLE': TABLE,
+  'TARGET': models.TARGET,
+  'TEXTS': [[1, 2, 3]],
+  'TREE': drafters.lm.make_tree(TABLE, (0, 0, 1)),
+}
+for _used in (
+  LoadedDrafter, Target, encoder_decoder, generate, go, loaded, math, policies,
+  shape, spec, specjax, start, trees, verify,
+):  # fmt: skip
+  NAMES[_used.__name__.rpartition('.')[2]] = _used
+
+
 @pytest.mark.parametrize(
-  ('use', 'message'),
-  [
-    (lambda: start(prompts='abc'), 'prompts must be lists of token ids'),
-    (
-      lambda: start(key=0),
-      r'key must be one random key a row, such as .*, got',
-    ),
-    *(
-      (
-        functools.partial(generate.row_keys, seed, [0]),
-        'seed must be a whole number of at least 0 and below 4294967296, got',
-      )
-      for seed in (-1, 2**32, 1.5)
-    ),
-    *(
-      (
-        functools.partial(generate.row_keys, 0, indices),
-        'indices must be one whole number a row, from 0 on, such as range',
-      )
-      for indices in (3, [[0]], [0.5], [-1])
-    ),
-    (lambda: start(values=0.7), r'values must be .*sampling\.make'),
-    (lambda: start(params={}), r'params must be .*Params.*, got dict'),
-    (lambda: start(spec='x'), "spec must be .*, got str 'x'"),
-    (lambda: spec(rule='token'), "rule must be .*verify.*, got str 'token'"),
-    (lambda: spec(rule=verify.lenience), r'got .* \(call it first, with its n'),
-    (lambda: spec(eos=[3]), r'spec.eos must be a tuple of token ids, got list'),
-    (lambda: spec(target=HOST), r'spec.target must be a model, such as .*'),
-    (lambda: spec(drafter=lm), r'spec.drafter must be a specjax\.Drafter'),
-    (
-      lambda: spec(drafter=LoadedDrafter(models.TARGET, plain.make)),
-      r'spec.drafter has no draft length yet: give loaded\.make\(gamma\)',
-    ),
-    (lambda: generate.generate(PARAMS, 1, 1, spec=SPEC), 'state must be what'),
-    (
-      lambda: generate.generate(
-        PARAMS,
-        start(),
-        1,
-        spec=dataclasses.replace(SPEC, drafter=ngram.make(2)),
-      ),
-      r'state has a draft length of 0, but spec\.drafter drafts 2: give the',
-    ),
-    (
-      lambda: start(new_tokens=-1),
-      'new_tokens must be whole numbers of at least 0 .*, got int -1',
-    ),
-    *(
-      (
-        functools.partial(start, new_tokens=number),
-        'new_tokens must be whole numbers .* and below 2147483648',
-      )
-      for number in (2**31, 2**70, [2**63])
-    ),
-    (
-      lambda: start(new_tokens=2**31 - 1),
-      'prompt 0 and its new tokens make 2147483649 tokens, but the target',
-    ),
-    (
-      lambda: generate.generate(
-        PARAMS, start(), generate.stop_when(-2, 1), spec=SPEC
-      ),
-      r'steps must be a whole number of at least 0 and .*, got int -2',
-    ),
-    (
-      lambda: generate.generate(PARAMS, start(), 2**31, spec=SPEC),
-      'steps must be a whole number .* below 2147483648, got int 2147483648',
-    ),
-    (lambda: specjax.load(''), "path must be a directory or .*, got str ''"),
-    (lambda: lm.load(None, ''), 'target must be what specjax.load returns'),
-    (lambda: medusa.load(HOST, 3), 'path must be the directory of a trained'),
-    (lambda: counts.load(HOST, ''), 'path must be the directory of tables'),
-    (lambda: lm.load(HOST, '', widths='ab'), "widths must be .*, got str 'ab'"),
-    (lambda: lm.load(HOST, '', parents=3), 'parents must be integers'),
-    (
-      lambda: early_exit.load(HOST, layers=1).make('x'),
-      'depth must be a whole',
-    ),
-    (lambda: ngram.load(HOST, longest='x'), 'longest must be a whole number'),
-    (lambda: ngram.load(HOST, '/nowhere'), 'this drafter has no weights'),
-    (
-      lambda: lm.load(HOST, PAIR('medusa')),
-      r'is a trained head, .*: load it with specjax\.drafters\.medusa\.load',
-    ),
-    (
-      lambda: eagle.load(HOST, PAIR('draft-64')),
-      r'draft-64 holds no eagle head: load it with specjax\.drafters\.lm',
-    ),
-  ],
+  ('call', 'words'), re.findall(r'^(\S.*?)\s+=> (.*)', CALLS, re.MULTILINE)
 )
-def test_wrong_use_gets_a_sentence(use, message):
+def test_wrong_use_gets_a_sentence(call, words):
+  message = '.*'.join(re.escape(part.strip()) for part in words.split('...'))
   with pytest.raises(ValueError, match=message) as error:
-    use()
+    eval(call, dict(NAMES))
   assert '\n' not in str(error.value)
 
 

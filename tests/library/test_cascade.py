@@ -12,11 +12,11 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.certify import cases, exact, laws, planted
-from specjax.drafters import cascade, early_exit, lm, ngram, plain
+from specjax.drafters import cascade, early_exit, lm, ngram
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
 from specjax.models import cache_attention, table, variants
-from specjax.types import LoadedDrafter, Params, Spec, Target
+from specjax.types import Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
 
@@ -274,66 +274,6 @@ def test_what_reads_a_cache_cannot_draft_for_a_target_in_the_middle():
   params = Params(models.target_weights(), None)
   with pytest.raises(ValueError, match='there is none inside a cascade'):
     models.run(spec, params, models.PROMPTS, sampling.make(6))
-
-
-@pytest.mark.parametrize(
-  ('make', 'message'),
-  [
-    (lambda: cascade.make(TABLE, CHAIN, 0), 'depth must be at least 1, got 0'),
-    (lambda: cascade.make(TABLE, plain.make(), 2), 'proposes nothing'),
-    (
-      lambda: cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2),
-      r'reads layers \(1,\)',
-    ),
-    (
-      lambda: cascade.make(TABLE, lm.make(TABLE, 2, policies.heuristic()), 2),
-      'learns from its verdicts',
-    ),
-    (
-      lambda: cascade.make(TABLE, CHAIN, 2, verify.lenience(0.5)),
-      'the inner rule is lossy',
-    ),
-    (
-      lambda: cascade.make(TABLE, TREE, 2, verify.token),
-      'it judges chains, and this drafter makes trees',
-    ),
-    (
-      lambda: cascade.load(Target(TABLE), '', inner=CHAIN),
-      'must be a function of',
-    ),
-    *(
-      (
-        functools.partial(
-          loaded, lambda target, made=made: made, path='', window=4
-        ),
-        'inner must return a drafter of some length and its parameters',
-      )
-      for made in (
-        LoadedDrafter(TABLE, lambda depth: CHAIN),
-        CHAIN,
-        (None, CHAIN),
-        None,
-      )
-    ),
-    (
-      lambda: loaded(lambda target: (CHAIN, None), path=''),
-      'path must be the directory of a language model',
-    ),
-    (
-      lambda: loaded(lambda target: (CHAIN, None), path='', window=-1),
-      'window must be .* at least 0',
-    ),
-    (
-      lambda: loaded(
-        lambda target: (CHAIN, None), path='', window=4, dtype='bfloat16'
-      ),
-      'without a path the weights are those of the target',
-    ),
-  ],
-)
-def test_impossible_cascades_are_refused(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()
 
 
 def test_a_stop_that_looks_at_the_draft_alone_is_taken():

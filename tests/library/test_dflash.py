@@ -294,20 +294,6 @@ def test_guesses_are_counted_behind_the_prompt():
 # What is refused
 
 
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'block': 1}, 'block is 1: it holds'),
-    ({'layers': 0}, 'layers must be at least 1'),
-    ({'taps': (0, 2)}, 'name layers that do not exist'),
-    ({'anchors': 0}, 'anchors must be a whole number'),
-  ],
-)
-def test_impossible_heads_are_refused(options, message):
-  with pytest.raises(ValueError, match=message):
-    dflash.trainable(TARGET, **models.DFLASH_SIZES | options)
-
-
 def test_drafts_longer_than_the_block_are_refused(tmp_path):
   files.save(tmp_path / 'head', models.DFLASH.config, OWN())
   loaded = dflash.load(Target(TARGET), tmp_path / 'head')

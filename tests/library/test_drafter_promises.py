@@ -295,18 +295,6 @@ def test_look_up(text, longest, copied):
   assert copy[:size].tolist() == copied
 
 
-@pytest.mark.parametrize(
-  ('make', 'message'),
-  [
-    (lambda: lm.make(models.DRAFT, 0), 'depth must be at least 1'),
-    (lambda: counts.make(0), 'depth must be at least 1'),
-  ],
-)
-def test_impossible_drafters_are_refused(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()
-
-
 @pytest.mark.parametrize('name', models.DRAFTERS)
 def test_equal_drafters_are_one_object(name):
   """A drafter is part of what jit compares: a second one compiles again."""

@@ -83,17 +83,3 @@ def test_training_begins_there_only_where_it_is_told_to():
     name for name, leaf in same.items() if not all(jax.tree.leaves(leaf))
   }
   assert changed == {'fuse', 'norm', 'unembedding'}
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'start': 'draft'}, "start must be 'target' or empty, got 'draft'"),
-    ({'start': 'target', 'version': 1}, 'is of version 3'),
-    ({'start': 'target', 'width': 8, 'taps': (0,)}, 'end taps with 1, got'),
-    ({'start': 'target'}, 'choose a width of at most that, got 256'),
-  ],
-)
-def test_a_start_that_is_impossible_is_refused(options, message):
-  with pytest.raises(ValueError, match=message):
-    eagle.trainable(models.TARGET, **options)

@@ -14,7 +14,6 @@ from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
-from specjax.drafters.shapes import shape
 from specjax.models import prefill, transformer, variants
 from specjax.types import Params, Spec, Target
 from tests.library import test_drafter_promises as promises
@@ -305,51 +304,6 @@ def test_heads_that_do_not_fit_are_refused(
   target = Target(TARGET, fingerprint=options.pop('fingerprint', None))
   with pytest.raises(ValueError, match=message):
     LOADS[name](target, path, **options)
-
-
-@pytest.mark.parametrize(
-  ('load', 'message'),
-  [
-    (lambda: early_exit.load(HOST, layers=3), 'layer 3 is out of range'),
-    (lambda: early_exit.load(HOST), 'layer 0 is out of range'),
-    (lambda: early_exit.trainable(TARGET, 1, 0), 'rank must be at least 1'),
-    (lambda: eagle.trainable(TARGET, taps=(0, 2)), 'layers that do not exist'),
-    (lambda: eagle.trainable(TARGET, 2), 'version must be 1 or 3'),
-    (lambda: eagle.trainable(TARGET, 1, taps=(0, 1)), 'reads one layer'),
-    (
-      lambda: eagle.trainable(TARGET, join='sum'),
-      'join must be linear or pair',
-    ),
-    (lambda: eagle.trainable(TARGET, draft_vocab=4), 'logits of all tokens'),
-    (lambda: eagle.trainable(TARGET, activation='x'), 'must be one of silu'),
-    (lambda: eagle.trainable(TARGET, norms=('layer', 'x')), "norms has 'x'"),
-    (
-      lambda: eagle.trainable(TARGET, join='pair', norms=('layer',)),
-      "norms has 'layer', which the join 'pair' has not",
-    ),
-    (
-      lambda: eagle.trainable(TARGET, norms=('taps', 'fused')),
-      'taps and fused: choose one',
-    ),
-    (
-      lambda: eagle.trainable(TARGET, 1, norms=('fused',)),
-      'which version 1 has not',
-    ),
-    (lambda: eagle.trainable(TARGET, norms=('carried',)), 'but not last'),
-    (
-      lambda: eagle.trainable(TARGET, 1, projects=False, width=16),
-      'as wide as its target, 8',
-    ),
-    (lambda: medusa.trainable(TARGET, 0), 'count must be at least 1'),
-    (lambda: trees.most_accepted([(0.2,)], 0), 'needs a node'),
-    (lambda: shape.read({'beam': 2}), 'needs both'),
-    (lambda: shape.read({'replacement': True}), 'give widths or parents'),
-    (lambda: shape.read({'widths': (0,)}), 'at least 1'),
-  ],
-)
-def test_impossible_heads_are_refused(load, message):
-  with pytest.raises(ValueError, match=message):
-    load()
 
 
 @pytest.mark.parametrize(

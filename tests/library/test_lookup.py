@@ -203,21 +203,6 @@ def test_a_missing_corpus_is_named():
     ngram.load(HOST, corpus='nowhere.npy')
 
 
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'depth': 0}, r'must be at least 1, got \(0, 3, 1, 1\)'),
-    ({'longest': 0}, r'must be at least 1, got \(2, 0'),
-    ({'candidates': 0}, 'must be at least 1'),
-    ({'places': 0}, 'must be at least 1'),
-    ({'longest': 33}, 'longest is 33, but a corpus is sorted by 32'),
-  ],
-)
-def test_impossible_lookups_are_refused(options, message):
-  with pytest.raises(ValueError, match=message):
-    ngram.make(**{'depth': 2} | options)
-
-
 @pytest.mark.parametrize('places', [0, -1, 1.5, 'x'])
 def test_places_of_a_loader_are_whole_numbers(places):
   with pytest.raises(ValueError, match='places must be a whole number of at l'):

@@ -8,7 +8,6 @@ import pytest
 from specjax.drafters import medusa
 from specjax.drafters.heads import files
 from specjax.drafters.medusa import module as medusa_model
-from specjax.drafters.shapes import policies
 from specjax.models import linear
 from specjax.types import Params, Target
 from tests.support import heads_in_numpy, models
@@ -113,20 +112,3 @@ def test_heads_can_be_read_one_place_further(tmp_path):
     assert [values for values in near if 'skip' in values] == skips
   with pytest.raises(ValueError, match="'taps' is none of a head"):
     medusa.load(target, tmp_path / 'head', read_as={'taps': (1,)})
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'parents': (0,)}, 'tree and parents are both given: choose one of them'),
-    ({'widths': (2,)}, 'tree and widths are both given'),
-    ({'policy': policies.heuristic()}, 'tree and policy are both given'),
-    ({'beam': 2, 'nodes': 4}, 'tree and beam and nodes are both given'),
-    ({'replacement': True}, 'tree and replacement are both given'),
-    ({'tree': 2.5}, 'tree must be a whole number of at least 0, got float 2.5'),
-    ({'tree': -1}, 'tree must be a whole number of at least 0, got int -1'),
-  ],
-)
-def test_a_draft_has_one_shape(options, message):
-  with pytest.raises(ValueError, match=message):
-    medusa.load(Target(TARGET), 'nowhere', **{'tree': 4} | options)

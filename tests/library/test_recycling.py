@@ -3,15 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import recycling
 from specjax.loop import generate
-from specjax.types import Params, Spec, Target
+from specjax.types import Params, Spec
 from tests.support import models
-
-HOST = Target(models.TARGET)
 
 
 def by_hand(tokens, k):
@@ -96,25 +93,3 @@ def test_as_many_nodes_as_levels_are_a_chain():
   wide = recycling.template(4, 8, 16)
   assert len(wide) == 16
   assert wide.count(0) > 3
-
-
-@pytest.mark.parametrize(
-  ('make', 'message'),
-  [
-    (lambda: recycling.load(HOST, candidates=0), 'candidates must be a whole'),
-    (lambda: recycling.load(HOST, nodes='x'), 'nodes must be a whole number'),
-    (
-      lambda: recycling.load(HOST, candidates=12),
-      'candidates is 12, but the vocabulary has 11 tokens: choose fewer',
-    ),
-    (
-      lambda: recycling.load(HOST, nodes=3).make(4),
-      'nodes is 3, but a draft of depth 4 has as many .* choose more nodes',
-    ),
-    (lambda: recycling.make(models.TARGET, 0), 'must be at least 1'),
-  ],
-)
-def test_impossible_options_are_refused(make, message):
-  with pytest.raises(ValueError, match=message) as error:
-    make()
-  assert '\n' not in str(error.value)

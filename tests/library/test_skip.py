@@ -1,7 +1,5 @@
 """The target without some of its sub-layers."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from tests.library import test_drafter_promises as promises
 from tests.support import models
 
 TARGET = models.TARGET
-TEXTS = [[1, 2, 3]]
 HOST = Target(TARGET)
 
 
@@ -107,40 +104,3 @@ def test_the_search_leaves_out_what_is_missed_least():
   others = [((0,), (0,)), ((1,), (0,)), ((), (0, 1))]
   assert (attention, mlp) in others
   assert found == max(skip.matches(target, tokens, *o) for o in others)
-
-
-@pytest.mark.parametrize(
-  ('use', 'message'),
-  [
-    (lambda: skip.load(HOST), 'are empty, and the whole target saves nothing'),
-    (
-      lambda: skip.load(HOST, skip=(2,)),
-      r'skip is \(2,\), but the layers of the target are 0 to 1: choose from',
-    ),
-    (lambda: skip.load(HOST, skip_mlp=(-1,)), 'skip_mlp must be integers of'),
-    (lambda: skip.load(HOST, skip_attention='x'), 'skip_attention must be int'),
-    (lambda: skip.load(HOST, skip=(0, 1)), 'all 2 layers are left out; keep'),
-    (lambda: skip.load(HOST, skip=(0,), depth=3), "'depth' is no option of"),
-    (lambda: skip.search(HOST, None, 4), 'count is 4, .* choose fewer'),
-    *(
-      (
-        functools.partial(skip.matches, HOST, TEXTS, *layers),
-        r'must be integers of|but the layers of the target are 0 to 1',
-      )
-      for layers in (((2,), ()), ((), (2, 3)), ((-1,), ()), ((), 'x'))
-    ),
-    *(
-      (
-        functools.partial(use, HOST, texts, *more),
-        r'tokens must be texts of one length, integers \[B, T\] from 0 to 10',
-      )
-      for use, more in ((skip.matches, ((0,), ())), (skip.search, (1,)))
-      for texts in ([1, 2], [[1], [2, 3]], [[0.5]], [[11]], [[-1]], [[]], None)
-    ),
-    (lambda: skip.search(HOST, None, 0), 'count must be a whole number of at'),
-  ],
-)
-def test_impossible_options_are_refused(use, message):
-  with pytest.raises(ValueError, match=message) as error:
-    use()
-  assert '\n' not in str(error.value)

@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 
 from specjax.drafters import suffix
-from specjax.types import Target
-from tests.support import models
 
 SLOTS, DEPTH, LONGEST = 24, 3, 4
-HOST = Target(models.TARGET)
-
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=SLOTS)
 few = hypothesis.settings(deadline=None, max_examples=80)
 
@@ -128,19 +124,3 @@ def test_the_example_of_the_module():
   # A short match may be chance: little is copied after it.
   tokens, _, size = row(longest=1)
   assert int(size) == 1
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'factor': 0}, 'factor must be a positive number, such as 1 or 2.5, got'),
-    ({'factor': 'x'}, 'factor must be a positive number'),
-    ({'longest': 0}, 'longest must be a whole number of at least 1, got int 0'),
-    ({'candidates': 'x'}, 'candidates must be a whole number of at least 1'),
-    ({'places': 0}, 'places must be a whole number of at least 1'),
-  ],
-)
-def test_impossible_options_are_refused(options, message):
-  with pytest.raises(ValueError, match=message) as error:
-    suffix.load(HOST, **options)
-  assert '\n' not in str(error.value)

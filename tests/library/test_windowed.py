@@ -18,8 +18,7 @@ from specjax.drafters import cascade, early_exit, lm, ngram, plain, windowed
 from specjax.drafters.shapes import chain, static_tree
 from specjax.loop import generate
 from specjax.models import cache_attention, variants
-from specjax.models.config import Encoder, Relative
-from specjax.types import KV, Params, Spec, Target
+from specjax.types import KV, Params, Spec
 from tests.library import test_drafter_promises as promises
 from tests.support import models
 
@@ -209,48 +208,3 @@ def test_more_of_a_text_is_accepted_more_often():
     found.append(out.acceptance_by_position[0])
   assert found == sorted(found)
   assert found[0] < 0.9 < 1 - 1e-3 < found[-1]
-
-
-def encoder_decoder():
-  config = dataclasses.replace(
-    TARGET.config, rope_theta=None, relative=Relative(8, 16), encoder=Encoder(1)
-  )
-  return Target(TARGET._replace(config=config))
-
-
-HOST = Target(TARGET)
-PATH = specjax.pair.path('draft-64')
-
-
-@pytest.mark.parametrize(
-  ('load', 'message'),
-  [
-    (lambda: windowed.load(HOST, window=0), 'window must be .* at least 1'),
-    (lambda: windowed.load(HOST, window=2.5), 'window must be a whole number'),
-    (lambda: windowed.load(HOST, sinks=-1), 'sinks must be .* at least 0'),
-    (
-      lambda: windowed.load(HOST, sinks=512),
-      'sinks must be .* at least 0 and below 512',
-    ),
-    (lambda: windowed.load(HOST, layers=1), "'layers' is no option"),
-    (lambda: windowed.load(None), 'target must be what specjax.load returns'),
-    (lambda: windowed.load(encoder_decoder()), 'an encoder-decoder has none'),
-    (
-      lambda: early_exit.load(HOST, layers=1, sinks=4),
-      'sinks is 4, but without a window all tokens are seen',
-    ),
-    (lambda: lm.load(HOST, PATH, window=-1), 'window must be .* at least 0'),
-    (lambda: lm.load(HOST, PATH, sinks=1), 'sinks is 1, but without a window'),
-    (
-      lambda: specjax.drafters.eagle.load(HOST, 'nowhere', sinks=1),
-      'sinks is 1, but without a window',
-    ),
-    (
-      lambda: specjax.drafters.medusa.load(HOST, 'nowhere', window=4),
-      "'window' is no option of this drafter",
-    ),
-  ],
-)
-def test_mistakes_are_said_at_once(load, message):
-  with pytest.raises(ValueError, match=message):
-    load()
