@@ -4,8 +4,8 @@
   python -m experiments.rollouts --parts="('gradients', 'learning')"
 
 gradients  policy gradients of as many speculative as plain texts of a toy
-           policy: one test of their equality, the smallest change that it sees
-           with 90% power, and the same test of a lossy rule, which must fail
+           policy: tests of their equality, the smallest change that one sees
+           with 90% power, and the same tests of a lossy rule, which must fail
 learning   GRPO (Shao et al., 2024, arXiv:2402.03300) on the share of even
            tokens, with plain rollouts, with a draft that stays as it is and
            with one that learns from the rollouts after every update
@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ from specjax.prompts.config import Prompts
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, estimated
 from specjax.stats import metrics
-from specjax.stats.row import pick
+from specjax.stats.row import group, pick
 from specjax.training.optimize import make_step
 from specjax.training.train_heads import loss_of
 from specjax.types import LoadedDrafter, Target
@@ -65,7 +65,8 @@ class RolloutStudy:
   Attributes:
     name: rows go to runs/<name>-<hash of the settings>, or to `results`.
     parts: what is run.
-    texts: plain and speculative ones of `gradients`, of each.
+    texts: plain and speculative ones of a test of `gradients`, of each.
+    tests: of `gradients`, each with texts of its own.
     updates: of a policy, in `learning`.
     seeds: policies that are trained in each way.
     rows: numbers of rows, in `speed`.
@@ -86,6 +87,7 @@ class RolloutStudy:
     'speed',
   )
   texts: Count = 10_000
+  tests: Count = 12
   updates: Count = 30
   seeds: Count = 8
   rows: tuple[Count, ...] = (1, 2, 4, 8, 16, 32)
@@ -100,20 +102,13 @@ class RolloutStudy:
 
   def shrink(self) -> None:
     """Leaves the quick version."""
-    self.texts, self.updates, self.seeds = 800, 3, 2
+    self.texts, self.tests, self.updates, self.seeds = 800, 2, 3, 2
     self.rows, self.samples, self.new_tokens, self.repeats = (1, 2), 2, 8, 2
 
 
-class Toy(NamedTuple):
-  """A tiny policy, and a draft of its sizes that is near it."""
-
-  target: Target
-  draft: LoadedDrafter
-  head: Trainable
-
-
 @functools.cache
-def toy() -> Toy:
+def toy() -> tuple[Target, LoadedDrafter, Trainable]:
+  """A tiny policy, a draft of its sizes that is near it, and its training."""
   sizes = {'width': 16, 'num_layers': 1, 'num_heads': 2, 'num_kv_heads': 1}
   sizes |= {'head_dim': 8, 'mlp_width': 32, 'max_positions': 64}
   config = transformer.TransformerConfig(vocab_size=VOCAB, **sizes)
@@ -123,18 +118,17 @@ def toy() -> Toy:
   params['unembedding'] *= 2  # A policy that prefers some tokens.
   own = jax.tree.map(lambda a, b: a + 0.3 * (b - a), params, other)
   target = Target(model, params, eos=(END,))
-  return Toy(target, LoadedDrafter(model, head.drafter, own), head)
+  return target, LoadedDrafter(model, head.drafter, own), head
 
 
 def toy_rollouts(
   x: RolloutStudy, draft: bool, samples: int, **more
 ) -> Rollouts:
   """Rollouts of the toy policy; `more` are arguments of `Rollouts`."""
-  made, longest = toy(), max(map(len, TOY_PROMPTS))
-  sizes = {'longest_prompt': longest, 'new_tokens': 12, 'rows': 64}
-  drafter = made.draft if draft else None
+  target, drafter, _ = toy()
+  sizes = {'longest_prompt': 4, 'new_tokens': 12, 'rows': 64}
   options = {'gamma': x.gamma, 'samples': samples} | sizes | more
-  return Rollouts(made.target, drafter, **options)
+  return Rollouts(target, drafter if draft else None, **options)
 
 
 def rewards(batch: RolloutBatch) -> np.ndarray:
@@ -148,9 +142,7 @@ def rewards(batch: RolloutBatch) -> np.ndarray:
 
 @jax.jit
 def _scores(params, tokens):
-  return jax.nn.log_softmax(
-    transformer.score(toy().target.model, params, tokens)
-  )
+  return jax.nn.log_softmax(transformer.score(toy()[0].model, params, tokens))
 
 
 def gradients(batch: RolloutBatch) -> np.ndarray:
@@ -159,7 +151,7 @@ def gradients(batch: RolloutBatch) -> np.ndarray:
   It is (reward - 1/2) times the sum over new tokens of one-hot minus p.
   """
   seen = batch.windows()
-  p = np.exp(_scores(toy().target.params, seen['tokens']))
+  p = np.exp(_scores(toy()[0].params, seen['tokens']))
   drawn = np.eye(VOCAB)[np.roll(seen['tokens'], -1, 1)]
   score = ((drawn - p) * seen['counts'][..., None]).sum(1)
   return score * (rewards(batch).reshape(-1, 1) - 0.5)
@@ -171,37 +163,37 @@ def compare(plain: np.ndarray, other: np.ndarray) -> dict[str, Any]:
   Returns:
     p_value; detectable: the change of the gradient's length, as a share of it,
     that the test sees with 90% power; length: of the other gradient along the
-    plain one, over the length of that, with an interval.
+    plain one, over the length of that.
   """
   a, b = plain[:, :-1], other[:, :-1]  # Entries of each sum to 0.
   precision = np.linalg.inv(np.cov(a.T) / len(a) + np.cov(b.T) / len(b))
-  mean, apart = a.mean(0), b.mean(0) - a.mean(0)
+  whole, mean, apart = plain.mean(0), a.mean(0), b.mean(0) - a.mean(0)
   bound = stats.chi2.isf(LEVEL, len(apart))
   needed = solvers.brentq(
     lambda x: stats.ncx2.sf(bound, len(apart), x) - POWER, 0.1, 1e3
   )
-  sums = (
-    metrics.Sums(x @ plain.mean(0), np.ones(len(x))) for x in (plain, other)
-  )
-  length = metrics.combine(lambda a, n, b, m: b / m / (a / n), *sums)
   return {
     'p_value': float(stats.chi2.sf(apart @ precision @ apart, len(apart))),
     'detectable': float(np.sqrt(needed / (mean @ precision @ mean))),
-    **metrics.fields(length=length),
+    'length': float(other.mean(0) @ whole / (whole @ whole)),
   }
 
 
 def compare_rules(x: RolloutStudy) -> Iterator[dict]:
   """Gradients of the exact rule, and of a lossy one, beside plain ones."""
   samples = -(-x.texts // len(TOY_PROMPTS))
-  plain = gradients(toy_rollouts(x, False, samples)(TOY_PROMPTS, (x.seed, 0)))
   # It says that it is exact, or it would be refused.
   lossy = verify.lenience(0.5)._replace(lossless=True)
-  for seed, (name, rule) in enumerate([(EXACT, None), (LOSSY, lossy)], 1):
-    rolled = toy_rollouts(x, True, samples, rule=rule)
-    batch = rolled(TOY_PROMPTS, (x.seed, seed))
-    facts = {'way': name, 'texts': len(plain), 'tau': batch.tau}
-    yield facts | compare(plain, gradients(batch))
+  plain, *others = (
+    toy_rollouts(x, drafts, samples, rule=rule)
+    for drafts, rule in ((False, None), (True, None), (True, lossy))
+  )
+  for test in range(x.tests):
+    base = gradients(plain(TOY_PROMPTS, (x.seed, 3 * test)))
+    for number, way in enumerate((EXACT, LOSSY)):
+      batch = others[number](TOY_PROMPTS, (x.seed, 3 * test + number + 1))
+      facts = {'way': way, 'test': test, 'texts': len(base), 'tau': batch.tau}
+      yield facts | compare(base, gradients(batch))
 
 
 # Learning.
@@ -222,7 +214,7 @@ def policy_loss(params, frozen, batch):
 @functools.cache
 def _steps():
   """Compiled steps of a policy and of a draft, and their optimizer."""
-  rule, follow = optax.adam(RATE), loss_of(toy().head, toy().target.model, 0)
+  rule, follow = optax.adam(RATE), loss_of(toy()[2], toy()[0].model, 0)
   return make_step(policy_loss, rule), make_step(follow, rule), rule
 
 
@@ -232,7 +224,7 @@ def learn(x: RolloutStudy, way: str, rolled: Rollouts, seed: int) -> dict:
   # Copied, since a step donates what it changes.
   policy, draft = (
     (jax.tree.map(jnp.copy, one.params), rule.init(one.params))
-    for one in (toy().target, toy().draft)
+    for one in toy()[:2]
   )
   curve: dict[str, list] = {'rewards': [], 'alphas': []}
   for update in range(x.updates):
@@ -251,8 +243,7 @@ def learn(x: RolloutStudy, way: str, rolled: Rollouts, seed: int) -> dict:
     for _ in range(STEPS):
       policy, _ = step(policy, None, seen)
     if way == ONLINE:
-      texts = {name: seen[name] for name in ('tokens', 'counts')}
-      draft, _ = follow(draft, policy[0], texts | {'step': np.int32(update)})
+      draft, _ = follow(draft, policy[0], seen | {'step': np.int32(update)})
   return curve
 
 
@@ -348,21 +339,45 @@ def run(x: RolloutStudy) -> None:
 # The rows as tables.
 
 
+_FIELDS: dict[str, dict[str, str]] = {
+  'gradients': {
+    'text': 'way',
+    'count': 'texts',
+    'number': 'p_value detectable length tau',
+  },
+  'learning': {'text': 'way', 'count': 'policy', 'numbers': 'rewards alphas'},
+  'speed': {'count': 'rows texts', 'numbers': 'per_second', 'number': 'tau'},
+}
+
+
 def fields(row: dict) -> dict[str, Any]:
-  own = {
-    'gradients': {
-      'text': 'way', 'count': 'texts', 'maybe': 'length', 'ends': 'length_ci',
-      'number': 'p_value detectable tau',
-    },
-    'learning': {
-      'text': 'way', 'count': 'policy', 'numbers': 'rewards alphas'
-    },
-    'speed': {
-      'count': 'rows texts', 'numbers': 'per_second', 'number': 'tau',
-      'maybe': 'speedup', 'ends': 'speedup_ci',
-    },
-  }  # fmt: skip
-  return study.fields(**own.get(row.get('part', ''), {'text': 'part'}))
+  own = study.fields(**_FIELDS.get(row.get('part', ''), {'text': 'part'}))
+  return own | study.fields(text='part')
+
+
+def _gradients(rows: list[dict]) -> Table:
+  """All tests of each rule together."""
+  lines = []
+  for (way,), mine in group(rows, 'way').items():
+    chances = np.array([row['p_value'] for row in mine])
+    together = stats.combine_pvalues(np.maximum(chances, 1e-300)).pvalue
+    length, seen, tau = (
+      np.array([row[name] for row in mine])
+      for name in ('length', 'detectable', 'tau')
+    )
+    line = [way, str(len(mine)), values(mine, 'texts')]
+    line += [str(sum(chances < LEVEL)), f'{together:.2g}', f'{seen.mean():.1%}']
+    lines.append([*line, estimated(_mean(length), '.3f'), f'{tau.mean():.2f}'])
+  return Table(
+    'Gradients',
+    'Tests of the equality of policy gradients with those of as many plain '
+    'texts: how many have p below 0.05, p of all together (Fisher), the change '
+    'of length that one test sees with 90% power, and the length over that of '
+    'plain gradients.',
+    ['rule', 'tests', 'texts', 'p < 0.05', 'p of all', 'change seen',
+     'length over plain', 'tau'],
+    lines,
+  )  # fmt: skip
 
 
 def _curve(rows: list[dict], way: str, name: str) -> np.ndarray:
@@ -370,8 +385,8 @@ def _curve(rows: list[dict], way: str, name: str) -> np.ndarray:
   return np.array([row[name] for row in pick(rows, way=way)])
 
 
-def _mean(curve: np.ndarray) -> metrics.Estimate:
-  return metrics.estimate(lambda s, n: s / n, curve, np.ones(len(curve)))
+def _mean(each: np.ndarray, most: float = np.inf) -> metrics.Estimate:
+  return metrics.ratio(each, np.ones(len(each)), most)
 
 
 def _gained(plain: np.ndarray, own: np.ndarray) -> metrics.Estimate:
@@ -394,10 +409,10 @@ def _learning(rows: list[dict]) -> Table:
       f'{inside} of {len(known)} updates'
     )
   for update in sorted({*range(0, plain.shape[1], 10), plain.shape[1] - 1}):
-    line = [str(update), estimated(_mean(plain[:, update]), '.3f')]
+    line = [str(update), estimated(_mean(plain[:, update], 1.0), '.3f')]
     for name in ('rewards', 'alphas'):
       curves = (_curve(rows, way, name)[:, update] for way in drafted)
-      line += [estimated(_mean(curve), '.3f') for curve in curves]
+      line += [estimated(_mean(curve, 1.0), '.3f') for curve in curves]
     lines.append(line)
   return Table(
     'Learning',
@@ -409,14 +424,6 @@ def _learning(rows: list[dict]) -> Table:
   )  # fmt: skip
 
 
-_GRADIENTS = study.columns(
-  ('rule', 'way', ''),
-  ('texts', 'texts', ',.0f'),
-  ('p', 'p_value', '.2g'),
-  ('seen with 90% power', lambda r: f'{r["detectable"]:.1%} longer'),
-  ('length over plain', 'length', '.3f'),
-  ('tau', 'tau'),
-)
 _SPEED = study.columns(
   ('rows', 'rows', ''),
   ('plain rollouts/s', lambda r: f'{r["per_second"][0]:.1f}'),
@@ -443,8 +450,7 @@ def summary(rows: list[dict]) -> str:
   """The headline, and a table of each part."""
   tables = []
   if mine := pick(rows, part='gradients'):
-    note = 'Equality of policy gradients with those of as many plain texts.'
-    tables.append(Table.of('Gradients', note, _GRADIENTS, mine))
+    tables.append(_gradients(mine))
   if (mine := pick(rows, part='learning')) and pick(mine, way=PLAIN):
     tables.append(_learning(mine))
   if mine := pick(rows, part='speed'):

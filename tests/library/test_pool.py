@@ -297,6 +297,27 @@ def test_prompts_are_read_at_the_price_of_their_size(monkeypatch):
   assert seen == [(2, 32), (1, 128), (1, 128), (1, None)]
 
 
+def test_requests_that_repeat_one_before_them_are_not_read(monkeypatch):
+  seen, start = [], generate.start
+  monkeypatch.setattr(
+    generate, 'start', lambda *x, **y: seen.append(len(x[1])) or start(*x, **y)
+  )
+  first, other = request(1, new_tokens=9), request(3, new_tokens=5)
+  samples = [first._replace(key=generate.row_keys(7, [n])) for n in range(3)]
+  # Equal to the first, and no part of it: an object of its own.
+  alike = first._replace(prompt=[*first.prompt])
+  asked = [*samples, alike, other, samples[0]._replace(new_tokens=4)]
+  held = opened(group=2)
+  numbers = [held.submit(one) for one in asked]
+  texts = models.texts_of(held)
+  assert sum(seen) == 4
+  for number, one in zip(numbers, asked, strict=True):
+    held = opened()
+    (text,) = (held.submit(one), models.texts_of(held))[1].values()
+    assert texts[number] == text
+  assert len({tuple(texts[n]) for n in numbers[:3]}) == 3
+
+
 def test_a_prompt_is_read_alike_into_few_slots_and_many():
   prompts = [[1, 2, 3] * 11, [4] * 7]
 
