@@ -67,8 +67,8 @@ class RecurrentRows(NamedTuple):
 
   keys: jax.Array  # [B, N, heads of keys, keys]
   updates: jax.Array  # [B, N, heads, values] what each adds along its key
-  decay: jax.Array  # [B, N, heads] logarithm
-  total: jax.Array  # [B, N, heads] sum of these along the path
+  decay: jax.Array  # [B, N, heads, 2] logarithm, its coarse part and the rest
+  total: jax.Array  # [B, N, heads, 2] sums of these along the path
   depth: jax.Array  # [B, N] ancestors within the block
   inputs: jax.Array  # [B, N, channels] of the convolution
 

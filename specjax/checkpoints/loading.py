@@ -298,7 +298,9 @@ def _check_names(directory, family, config, sources, tensors):
   unused = [
     name
     for name in tensors
-    if name not in used and not name.endswith(family.ignored)
+    if name not in used
+    and not name.endswith(family.ignored)
+    and not name.startswith(family.unread)
   ]
   original, copies = _tied_names(family, config)
   for copy in () if unset else copies:

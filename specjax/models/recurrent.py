@@ -17,6 +17,7 @@ What a row leaves in flight is k, u, g and G. S after an accepted path is a sum
 over its rows, and nothing is ever rolled back.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -26,6 +27,15 @@ import jax.numpy as jnp
 from specjax.models.config import GatedDelta
 from specjax.models.linear import Linear
 from specjax.types import Recurrence, RecurrentRows
+
+# A TPU would multiply in 16 bits.
+_einsum = functools.partial(jnp.einsum, precision='highest')
+_GRAIN = 256  # of a decay's coarse part, in 1: sums of these are exact
+
+
+def _apart(rows: jax.Array, others: jax.Array) -> jax.Array:
+  """Differences of totals: those of near rows are small, and exact enough."""
+  return (rows - others).sum(-1)
 
 
 def _wide(dtype: Any) -> Any:
@@ -42,7 +52,7 @@ def empty(sizes: GatedDelta, batch: int, dtype: Any) -> Recurrence:
 def open_rows(before: Recurrence, sizes: GatedDelta, rows: int):
   """Returns a block in flight of so many rows, behind a state."""
   wide, (batch, heads) = before.state.dtype, before.state.shape[:2]
-  numbers = jnp.zeros((batch, rows, heads), wide)
+  numbers = jnp.zeros((batch, rows, heads, 2), wide)
   return RecurrentRows(
     jnp.zeros((batch, rows, sizes.key_heads, sizes.key_dim), wide),
     jnp.zeros((batch, rows, heads, sizes.value_dim), wide),
@@ -82,12 +92,12 @@ def advance(
     total = jnp.where(
       count > 0, jnp.take(rows.total, count - 1, 0, mode='clip'), 0
     )
-    fades = jnp.where(stays[:, None], total - rows.total, -jnp.inf)
+    fades = jnp.where(stays[:, None], _apart(total, rows.total), -jnp.inf)
     share = len(total) // rows.keys.shape[1]
     keys = jnp.repeat(rows.keys, share, 1) * jnp.exp(fades)[..., None]
-    state = before.state * jnp.exp(total)[:, None, None]
+    state = before.state * jnp.exp(total.sum(-1))[:, None, None]
     updates = jnp.where(stays[:, None, None], rows.updates, 0)
-    state += jnp.einsum('phk,phv->hkv', keys, updates)
+    state += _einsum('phk,phv->hkv', keys, updates)
     seen = jnp.concatenate([before.last, rows.inputs.astype(before.last.dtype)])
     last = jax.lax.dynamic_slice_in_dim(seen, count, len(before.last))
     return Recurrence(state, last)
@@ -168,7 +178,7 @@ class GatedDeltaLayer(nn.Module):
     q = _unit(q.reshape(heads)) * s.key_dim**-0.5
     k = _unit(k.reshape(heads))
     v = v.reshape(batch, count, s.value_heads, s.value_dim)
-    total = jnp.einsum('btn,bnh->bth', mask.astype(wide), block.decay)
+    total = _einsum('btn,bnhd->bthd', mask.astype(wide), block.decay)
     block = put(block, new._replace(keys=k, total=total), at)
     y, updates = _mix(s, before.state, block, mask, at, q, k, v, beta, total)
     block = put(block, new._replace(keys=k, total=total, updates=updates), at)
@@ -222,6 +232,8 @@ class GatedDeltaLayer(nn.Module):
     rate = self._declare('rate', numbers, nn.initializers.zeros).astype(wide)
     shift = self._declare('shift', numbers).astype(wide)
     g = -jnp.exp(rate) * nn.softplus(a.astype(wide) + shift)
+    coarse = jnp.round(g * _GRAIN) / _GRAIN
+    g = jnp.stack([coarse, g - coarse], -1)
     z = z.reshape(*x.shape[:2], s.value_heads, s.value_dim)
     beta = nn.sigmoid(b).astype(wide)
     return jnp.concatenate(parts, -1), z, beta, g
@@ -240,28 +252,28 @@ def _mix(s, state, block, mask, at, q, k, v, beta, total):
     k: the same.
     v: [B, T, heads, values].
     beta: [B, T, heads].
-    total: [B, T, heads] logarithms of decays along the path of each row.
+    total: [B, T, heads, 2] of each row, see `RecurrentRows`.
 
   Returns:
     [B, T, heads, values] both.
   """
   group, count = s.value_heads // s.key_heads, q.shape[1]
-  fades = total[:, :, None] - block.total[:, None]  # [B, T, N, heads]
+  fades = _apart(total[:, :, None], block.total[:, None])  # [B, T, N, heads]
   fades = jnp.exp(jnp.where(mask[..., None], fades, -jnp.inf))
   fades = fades.transpose(0, 3, 1, 2)  # [B, heads, T, N]
 
   def near(x):
-    products = jnp.einsum('btgd,bngd->bgtn', x, block.keys)
+    products = _einsum('btgd,bngd->bgtn', x, block.keys)
     return jnp.repeat(products, group, 1) * fades
 
   def said(x, by=None):
-    read = jnp.einsum('bthk,bhkv->bthv', jnp.repeat(x, group, 2), state)
-    return read * jnp.exp(total)[..., None]
+    read = _einsum('bthk,bhkv->bthv', jnp.repeat(x, group, 2), state)
+    return read * jnp.exp(total.sum(-1))[..., None]
 
   own = at + jnp.arange(count)
   itself = own[:, None] == jnp.arange(block.total.shape[1])
   between = jnp.where(itself, 0, near(k)) * beta.transpose(0, 2, 1)[..., None]
-  told = jnp.einsum('bhtn,bnhv->bthv', between, block.updates)
+  told = _einsum('bhtn,bnhv->bthv', between, block.updates)
   wanted = (v - said(k)) * beta[..., None] - told
   if count > 1:
     among = jax.lax.dynamic_slice_in_dim(between, at, count, 3)
@@ -270,4 +282,4 @@ def _mix(s, state, block, mask, at, q, k, v, beta, total):
       system, wanted.transpose(0, 2, 1, 3), lower=True, unit_diagonal=True
     ).transpose(0, 2, 1, 3)
   updates = jax.lax.dynamic_update_slice_in_dim(block.updates, wanted, at, 1)
-  return said(q) + jnp.einsum('bhtn,bnhv->bthv', near(q), updates), wanted
+  return said(q) + _einsum('bhtn,bnhv->bthv', near(q), updates), wanted

@@ -57,7 +57,8 @@ def run(model, params, tokens, length, given, steps, source):
     tokens, cache, used = carry
     fed = jnp.take_along_axis(tokens, used[:, None], 1)
     out = model.forward(params, fed, used[:, None], cache, used, mask)
-    cache = caches.commit(cache, out.flight, jnp.zeros((rows, 1), int), used)
+    root, stay = jnp.zeros((rows, 1), int), jnp.ones(rows, int)
+    cache = caches.commit(cache, out.flight, root, used, stay)
     logits = model.head(params, out.hidden[:, 0])
     used += 1
     old = jnp.take_along_axis(tokens, used[:, None], 1)[:, 0]

@@ -50,7 +50,10 @@ def build(name: str, seed: int, **options):
         start = 1.0 if one and key.endswith('weight') else 0.0
         if tied and key == 'decoder.final_layer_norm.weight':
           start = 4.0  # The head divides by the root of the width.
-        x = 0.3 * x + (0.0 if 'gemma' in name else start)
+        if any(kind in name for kind in ('gemma', 'qwen3_next', 'qwen3_5')):
+          # Their norms scale by 1 + x, but for those behind a state.
+          start = 1.0 if 'linear_attn.norm' in key else 0.0
+        x = 0.3 * x + start
       elif 'relative' in key:
         x *= 1.5
       elif any(part in key for part in ('embed_', 'wte', 'wpe', 'shared')):

@@ -151,7 +151,15 @@ OPTIONS = {
   ),
 }
 # What has a stored reference, which needs no torch.
-STORED = *OPTIONS, 'smollm3', 'olmo3', 'glm4', 'gpt_oss'
+STORED = (
+  *OPTIONS,
+  'smollm3',
+  'olmo3',
+  'glm4',
+  'gpt_oss',
+  'qwen3_next',
+  'qwen3_5_text',
+)
 
 # Models that see images, of which the text is read.
 _SIGHT = dict(
@@ -240,7 +248,34 @@ _HALF = _LLAMA | dict(
 )
 _SHORT = dict(_NO_HEAD_DIM, rope_parameters=_ROPE)
 _WINDOW = dict(_SHORT, sliding_window=5, layer_types=_TYPES_OF_LAYERS)
+# What a state gives is normed, and near 0 so is its rounding: hence the eps.
+_STATES = dict(
+  _LLAMA,
+  rms_norm_eps=0.03,
+  num_hidden_layers=3,
+  head_dim=8,
+  layer_types=['linear_attention', 'full_attention', 'linear_attention'],
+  linear_num_key_heads=2,
+  linear_num_value_heads=4,
+  linear_key_head_dim=6,
+  linear_value_head_dim=5,
+  rope_parameters=_ROPE | dict(partial_rotary_factor=0.5),
+)
+_SHARED = dict(
+  num_experts=5,
+  num_experts_per_tok=3,
+  moe_intermediate_size=12,
+  shared_expert_intermediate_size=14,
+)
 OPTIONS |= {
+  'qwen3_next': _STATES | _SHARED | dict(mlp_only_layers=[1]),
+  'qwen3_5_text': _STATES,
+  'qwen3_5_moe_text': _STATES | _SHARED,
+  'qwen3_5': _sees(
+    dict(_QWEN_SIGHT, out_hidden_size=24, num_position_embeddings=16),
+    'qwen3_5_text',
+    **_STATES,
+  ),
   'smollm3': dict(_ROPED, no_rope_layer_interval=2),
   'olmo2': _SHORT,
   'olmo3': _WINDOW
@@ -410,6 +445,21 @@ SWITCHES = {
   'jais2': [{'attention_bias': False}, {'mlp_bias': False}],
   'vaultgemma': [_TIED, {'attn_logit_softcapping': None}],
   'qwen3_vl': [_TIED],
+  'qwen3_next': [
+    _TIED,
+    {'linear_conv_kernel_dim': 2, 'linear_num_key_heads': 4},
+    {'norm_topk_prob': False, 'attention_bias': True},
+    {'layer_types': ['full_attention'] * 2 + ['linear_attention']},
+    {'decoder_sparse_step': 2, 'mlp_only_layers': []},
+  ],
+  'qwen3_5_text': [
+    _TIED,
+    {'linear_conv_kernel_dim': 3, 'linear_num_key_heads': 1},
+    {'attention_bias': True},
+    {'num_hidden_layers': 4, 'layer_types': None},
+  ],
+  'qwen3_5_moe_text': [_TIED],
+  'qwen3_5': [],
 }
 # Entries that are not called as their `model_type`.
 _TYPES = {'t5_v1_1': 't5', 'mistral3 of ministral3': 'mistral3'}

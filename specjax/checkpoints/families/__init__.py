@@ -27,6 +27,11 @@ from specjax.checkpoints.families.dense import (
 from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
 from specjax.checkpoints.families.gpt_oss import GPT_OSS
+from specjax.checkpoints.families.hybrid import (
+  QWEN3_5,
+  QWEN3_5_MOE,
+  QWEN3_NEXT,
+)
 from specjax.checkpoints.families.interleaved import (
   COHERE,
   COHERE2,
@@ -68,6 +73,9 @@ FAMILIES = {
     QWEN2_VL,
     QWEN2_5_VL,
     QWEN3_VL,
+    QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
     SMOLLM3,
     OLMO2,
     OLMO3,

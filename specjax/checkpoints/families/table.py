@@ -144,6 +144,7 @@ class Family:
     spare_head: whether the head is the embedding where a file has none.
     prefix: of tensor names; files of the model without its head lack it.
     ignored: endings of tensor names that hold no parameters.
+    unread: beginnings of names of tensors that logits do not depend on.
   """
 
   model_type: str
@@ -158,6 +159,7 @@ class Family:
   spare_head: bool = False
   prefix: str = 'model.'
   ignored: tuple[str, ...] = ()
+  unread: tuple[str, ...] = ()
 
 
 # Splits, by what a part holds.

@@ -18,6 +18,11 @@ WRAPPERS = {
   'mistral3': ('Mistral3ForConditionalGeneration', 'mistral'),
   'qwen2_5_vl': ('Qwen2_5_VLForConditionalGeneration', 'qwen2_5_vl_text'),
   'qwen2_vl': ('Qwen2VLForConditionalGeneration', 'qwen2_vl_text'),
+  'qwen3_5': ('Qwen3_5ForConditionalGeneration', 'qwen3_5_text'),
+  'qwen3_5_moe': (
+    'Qwen3_5MoeForConditionalGeneration',
+    'qwen3_5_moe_text',
+  ),
   'qwen3_vl': ('Qwen3VLForConditionalGeneration', 'qwen3_vl_text'),
   'smolvlm': ('SmolVLMForConditionalGeneration', 'llama'),
 }

@@ -1,0 +1,254 @@
+"""Qwen3-Next and Qwen3.5: most layers have a state in place of attention.
+
+Their tensors for drafting, `mtp`, are not read.
+"""
+
+import dataclasses
+
+from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families.llama import (
+  IGNORED,
+  SOURCES,
+  attention_bias_row,
+  experts_of,
+  size_rows,
+  tied_row,
+)
+from specjax.checkpoints.families.qwen import QWEN3_MOE
+from specjax.checkpoints.families.table import (
+  KEEP,
+  LINEAR,
+  WAYS,
+  Family,
+  Row,
+  Tensors,
+  TensorSplit,
+)
+from specjax.checkpoints.families.values import attribute, take
+from specjax.models.config import Experts, GatedDelta, TransformerConfig
+
+_MIXER = 'model.layers.{}.linear_attn.'
+_SHARED = 'model.layers.{}.mlp.shared_expert'
+_STATE, _ATTENTION = 'linear_attention', 'full_attention'
+# Outputs of a map that lie head by head: [E, heads, outputs].
+_HEADS = TensorSplit(lambda x: (x,), 2)
+
+
+def _types(value):
+  known = _STATE, _ATTENTION
+  if not isinstance(value, list) or not all(x in known for x in value):
+    raise ValueError(f'a list of {" and ".join(map(repr, known))}')
+  return value
+
+
+def _state_row(by_head: bool, value_heads: int = 32) -> Row:
+  """Row of the layers with a state.
+
+  Args:
+    by_head: whether outputs of their maps lie head by head.
+    value_heads: default of their heads.
+  """
+  names = {
+    'linear_num_key_heads': ('key_heads', 16),
+    'linear_num_value_heads': ('value_heads', value_heads),
+    'linear_key_head_dim': ('key_dim', 128),
+    'linear_value_head_dim': ('value_dim', 128),
+    'linear_conv_kernel_dim': ('kernel', 4),
+  }
+
+  def read(rest, known):
+    every = take(rest, 'full_attention_interval', values.size, 4)
+    layers = range(known['num_layers'])
+    usual = [_ATTENTION if (i + 1) % every == 0 else _STATE for i in layers]
+    types = take(rest, 'layer_types', _types, usual)
+    if len(types) != len(layers):
+      raise ValueError(
+        f'layer_types has {len(types)} entries for {len(layers)} layers'
+      )
+    states = tuple(i for i in layers if types[i] == _STATE)
+    sizes = {
+      field: take(rest, name, values.size, default)
+      for name, (field, default) in names.items()
+    }
+    made = GatedDelta(states, **sizes, by_head=by_head)
+    return {'recurrent': made if states else None}
+
+  def write(config):
+    made = config.recurrent
+    if made is None or made.by_head != by_head:
+      raise ValueError(f'recurrent = {made}')
+    written = {name: getattr(made, field) for name, (field, _) in names.items()}
+    types = [
+      _STATE if config.has_state(i) else _ATTENTION
+      for i in range(config.num_layers)
+    ]
+    return written | {'layer_types': types}
+
+  return Row(read, write)
+
+
+def _experts_row(count: int, chosen: int, width: int, shared: int) -> Row:
+  """Row of a mixture with an expert that all tokens go to."""
+  sizes = {
+    'num_experts': ('count', count),
+    'num_experts_per_tok': ('chosen', chosen),
+    'moe_intermediate_size': ('width', width),
+    'shared_expert_intermediate_size': ('shared', shared),
+  }
+
+  def read(rest, known):
+    every = take(rest, 'decoder_sparse_step', values.size, 1)
+    listed = take(rest, 'mlp_only_layers', values.layers, ())
+    layers = range(known['num_layers'])
+    made = Experts(
+      **{n: take(rest, k, values.size, x) for k, (n, x) in sizes.items()},
+      normalize=take(rest, 'norm_topk_prob', values.flag, True),
+      dense=tuple(i for i in layers if i in listed or (i + 1) % every),
+    )
+    return {'experts': made}
+
+  def write(config):
+    experts = experts_of(config)
+    written = {
+      name: getattr(experts, field) for name, (field, _) in sizes.items()
+    }
+    if not experts.shared:
+      raise ValueError('experts have no shared one')
+    return written | {
+      'decoder_sparse_step': 1,
+      'mlp_only_layers': list(experts.dense),
+      'norm_topk_prob': experts.normalize,
+    }
+
+  return Row(read, write)
+
+
+def _parts(config: TransformerConfig) -> dict[str, Tensors]:
+  """Sources of maps that are several tensors, cut by sizes."""
+  made = config.recurrent
+  if made is None:
+    return {}
+  cut, half = made.channels, made.value_heads
+  return {
+    'layer{}/mixer/in/w': Tensors(
+      TensorSplit(lambda x: (x[..., :cut], x[..., cut:])),
+      tuple(_MIXER + f'in_proj_{x}.weight' for x in ('qkv', 'z')),
+    ),
+    'layer{}/mixer/rates/w': Tensors(
+      TensorSplit(lambda x: (x[..., :half], x[..., half:])),
+      tuple(_MIXER + f'in_proj_{x}.weight' for x in 'ba'),
+    ),
+  }
+
+
+_STATES = {
+  'layer{}/mixer/conv': Tensors(KEEP, (_MIXER + 'conv1d.weight',)),
+  'layer{}/mixer/rate': Tensors(KEEP, (_MIXER + 'A_log',)),
+  'layer{}/mixer/shift': Tensors(KEEP, (_MIXER + 'dt_bias',)),
+  'layer{}/mixer/norm': Tensors(KEEP, (_MIXER + 'norm.weight',)),
+  'layer{}/mixer/out/w': Tensors(LINEAR, (_MIXER + 'out_proj.weight',)),
+}
+_SHARED_EXPERT = {
+  'layer{}/shared_up/w': Tensors(
+    WAYS, tuple(_SHARED + f'.{x}_proj.weight' for x in ('gate', 'up'))
+  ),
+  'layer{}/shared_down/w': Tensors(LINEAR, (_SHARED + '.down_proj.weight',)),
+  'layer{}/shared_gate/w': Tensors(LINEAR, (_SHARED + '_gate.weight',)),
+}
+_REST = (
+  values.SILU,
+  attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
+  tied_row(False),
+  attention_bias_row(False),
+)
+
+QWEN3_NEXT = Family(
+  model_type='qwen3_next',
+  architecture='Qwen3NextForCausalLM',
+  rows=(
+    *size_rows(
+      32768,
+      kv_heads=2,
+      head_dim=256,
+      vocab_size=151936,
+      hidden_size=2048,
+      intermediate_size=5632,
+      num_hidden_layers=48,
+      num_attention_heads=16,
+    ),
+    rope.rope_row(part=0.25),
+    *_REST,
+    _state_row(by_head=True),
+    _experts_row(512, 10, 512, 512),
+  ),
+  fixed={'qk_norm': True, 'norm_plus_one': True, 'attention_gate': True},
+  sources=QWEN3_MOE.sources
+  | _STATES
+  | _SHARED_EXPERT
+  | {
+    'layer{}/mixer/in/w': Tensors(_HEADS, (_MIXER + 'in_proj_qkvz.weight',)),
+    'layer{}/mixer/rates/w': Tensors(_HEADS, (_MIXER + 'in_proj_ba.weight',)),
+  },
+  unread=('mtp.',),
+  ignored=IGNORED,
+)
+
+_OF_DRAFTS = frozenset(
+  {'mamba_ssm_dtype', 'mtp_num_hidden_layers', 'mtp_use_dedicated_embeddings'}
+)
+QWEN3_5 = dataclasses.replace(
+  QWEN3_NEXT,
+  model_type='qwen3_5_text',
+  architecture='Qwen3_5ForCausalLM',
+  rows=(
+    *size_rows(
+      32768,
+      kv_heads=4,
+      head_dim=256,
+      vocab_size=248320,
+      hidden_size=4096,
+      intermediate_size=12288,
+      num_hidden_layers=32,
+      num_attention_heads=16,
+    ),
+    rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25),
+    *_REST,
+    _state_row(by_head=False),
+  ),
+  only={'attn_output_gate': True},
+  harmless=_OF_DRAFTS | {'mlp_only_layers'},
+  sources=SOURCES | _STATES,
+  varying=_parts,
+)
+_EXPERTS = 'model.layers.{}.mlp.experts.'
+QWEN3_5_MOE = dataclasses.replace(
+  QWEN3_5,
+  model_type='qwen3_5_moe_text',
+  architecture='Qwen3_5MoeForCausalLM',
+  rows=(
+    *size_rows(
+      32768,
+      kv_heads=2,
+      head_dim=256,
+      vocab_size=248320,
+      hidden_size=2048,
+      intermediate_size=5632,
+      num_hidden_layers=40,
+      num_attention_heads=16,
+    ),
+    *QWEN3_5.rows[8:],
+    _experts_row(256, 8, 512, 512),
+  ),
+  harmless=_OF_DRAFTS,
+  sources=SOURCES
+  | _STATES
+  | _SHARED_EXPERT
+  | {
+    name: QWEN3_MOE.sources[name]
+    for name in (
+      'layer{}/experts/router',
+      'layer{}/experts/up',
+      'layer{}/experts/down',
+    )
+  },
+)
