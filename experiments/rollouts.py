@@ -366,7 +366,8 @@ def _gradients(rows: list[dict]) -> Table:
       for name in ('length', 'detectable', 'tau')
     )
     line = [way, str(len(mine)), values(mine, 'texts')]
-    line += [str(sum(chances < LEVEL)), f'{together:.2g}', f'{seen.mean():.1%}']
+    p = f'{together:.2g}' if together else '< 1e-300'
+    line += [str(sum(chances < LEVEL)), p, f'{seen.mean():.1%}']
     lines.append([*line, estimated(_mean(length), '.3f'), f'{tau.mean():.2f}'])
   return Table(
     'Gradients',

@@ -59,7 +59,13 @@ def test_ci_runs_the_commands_of_the_readme():
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'page',
-  ['README.md', 'docs/speed.md', 'docs/serving.md', 'docs/own_models.md'],
+  [
+    'README.md',
+    'docs/speed.md',
+    'docs/serving.md',
+    'docs/own_models.md',
+    'docs/rollouts.md',
+  ],
 )
 def test_the_library_runs_as_a_page_shows(page, capsys):
   text = (ROOT / page).read_text()
