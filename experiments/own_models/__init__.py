@@ -2,6 +2,9 @@
 
 import jax
 
+import specjax
+from specjax import checkpoints, pair
+
 
 def draw(weights, seed: int, scale: float = 0.2):
   """Adds normal noise to every array, so that no layer is left out.
@@ -17,3 +20,10 @@ def draw(weights, seed: int, scale: float = 0.2):
   return jax.tree.unflatten(
     structure, [a + b for a, b in zip(leaves, noise, strict=True)]
   )
+
+
+def target(model: specjax.Model, params, eos=(0,)) -> specjax.Target:
+  """Returns the target, with the embedded tokenizer if its tokens fit."""
+  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  known = tokenizer if len(tokenizer) == model.config.vocab_size else None
+  return specjax.Target.of(model, params, tokenizer=known, eos=eos)

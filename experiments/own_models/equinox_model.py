@@ -4,12 +4,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-import specjax
+from experiments.own_models import target
+from specjax import Target, adapt
 
 
-class Decoder(eqx.Module):
-  """Reads one text; a layer sees its own inputs, which it keeps."""
-
+class Decoder(eqx.Module):  # A layer sees its own inputs, which it keeps.
   words: jax.Array
   layers: list[eqx.nn.MLP]
 
@@ -27,7 +26,7 @@ class Decoder(eqx.Module):
     return x @ self.words.T, cache
 
 
-def load(seed=0, vocab=61, width=32, layers=2) -> specjax.Target:
+def load(seed=0, vocab=2048, width=32, layers=2) -> Target:
   made = Decoder(seed, vocab, width, layers)
   params, rest = eqx.partition(made, eqx.is_array)
 
@@ -37,5 +36,5 @@ def load(seed=0, vocab=61, width=32, layers=2) -> specjax.Target:
   def apply(params, *inputs):
     return jax.vmap(eqx.combine(params, rest), (0, 0, 0, 0, None))(*inputs)
 
-  model = specjax.adapt(open_cache, apply, vocab_size=vocab, max_positions=1024)
-  return specjax.Target.of(model, params, eos=(0,))
+  model = adapt(open_cache, apply, vocab_size=vocab, max_positions=1024)
+  return target(model, params)

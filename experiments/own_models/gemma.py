@@ -4,7 +4,7 @@ import jax
 from gemma import gm
 
 import specjax
-from experiments.own_models import draw
+from experiments.own_models import draw, target
 
 
 def adapt(model: gm.nn.Transformer, max_positions: int) -> specjax.Model:
@@ -23,7 +23,7 @@ def adapt(model: gm.nn.Transformer, max_positions: int) -> specjax.Model:
   return specjax.adapt(open_cache, apply, **sizes)
 
 
-def tiny(vocab=61, width=32, layers=3, window=8) -> gm.nn.Transformer:
+def tiny(vocab=2048, width=32, layers=3, window=8) -> gm.nn.Transformer:
   """Returns a Gemma 3 with local layers and a last one that is not."""
   near, far = gm.nn.AttentionType.LOCAL_SLIDING, gm.nn.AttentionType.GLOBAL
   sizes = vocab, width, 2 * width, 4, 8, 2  # 4 heads of 8, 2 of keys
@@ -37,4 +37,4 @@ def load(seed=0, **sizes) -> specjax.Target:
   model = tiny(**sizes)
   fresh = model.init(jax.random.key(0), jax.numpy.zeros((1, 1), int))['params']
   params = draw(fresh, seed, 0.05)
-  return specjax.Target.of(adapt(model, 1024), params, eos=(1,))
+  return target(adapt(model, 1024), params, eos=(1,))

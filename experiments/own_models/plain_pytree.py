@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import specjax
-from experiments.own_models import draw
+from experiments.own_models import draw, target
 from specjax.models import cache as caches
 
 
@@ -31,10 +31,10 @@ def forward(
   return specjax.Output(x, tapped, tuple(new))
 
 
-def load(seed=0, vocab=61, width=32, layers=2) -> specjax.Target:
+def load(seed=0, vocab=2048, width=32, layers=2) -> specjax.Target:
   sizes = specjax.Sizes(vocab, width, layers, 1, width, max_positions=1024)
   model = specjax.Model(sizes, None, forward, lambda p, x: x @ p['words'].T)
   params = {'words': jnp.zeros((vocab, width))}
   params['places'] = jnp.zeros((1024, width))
   params['layers'] = jnp.zeros((layers, 4, width, width))
-  return specjax.Target.of(model, draw(params, seed, 0.4), eos=(0,))
+  return target(model, draw(params, seed, 0.4))

@@ -6,7 +6,7 @@ from flax import nnx
 from tunix.models.qwen3 import model as qwen3
 
 import specjax
-from experiments.own_models import draw
+from experiments.own_models import draw, target
 
 
 def adapt(module, max_positions, run=lambda model, *x: model(*x)):
@@ -28,7 +28,7 @@ def adapt(module, max_positions, run=lambda model, *x: model(*x)):
   return specjax.adapt(open_cache, apply, **sizes)
 
 
-def tiny(vocab=61, width=32, layers=2) -> qwen3.Qwen3:
+def tiny(vocab=2048, width=32, layers=2) -> qwen3.Qwen3:
   sizes = layers, vocab, width, 2 * width, 4, 8, 2, 1_000_000, 1e-6
   return qwen3.Qwen3(qwen3.ModelConfig(*sizes), rngs=nnx.Rngs(0))
 
@@ -37,4 +37,4 @@ def load(seed=0, **sizes) -> specjax.Target:
   """Returns a `tiny` target with random weights."""
   module = tiny(**sizes)
   params = draw(nnx.state(module), seed)
-  return specjax.Target.of(adapt(module, 1024), params, eos=(0,))
+  return target(adapt(module, 1024), params)

@@ -9,7 +9,7 @@ from flax import nnx
 from tunix.models.gemma3 import model as gemma3
 
 import specjax
-from experiments.own_models import draw, tunix
+from experiments.own_models import draw, target, tunix
 
 
 def run(model, tokens, positions, cache, mask):
@@ -26,7 +26,7 @@ def run(model, tokens, positions, cache, mask):
   return model.embedder.decode(model.final_norm(x)), after
 
 
-def tiny(vocab=61, width=32, layers=6, window=8) -> gemma3.Gemma3:
+def tiny(vocab=2048, width=32, layers=6, window=8) -> gemma3.Gemma3:
   sizes = dict(num_layers=layers, num_embed=vocab, sliding_window_size=window)
   sizes |= dict(embed_dim=width, hidden_dim=2 * width, param_dtype=jnp.float32)
   config = gemma3.ModelConfig(**sizes, num_heads=4, num_kv_heads=2, head_dim=8)
@@ -37,4 +37,4 @@ def load(seed=0, **sizes) -> specjax.Target:
   """Returns a `tiny` target with random weights."""
   module = tiny(**sizes)
   params = draw(nnx.state(module), seed, 0.05)
-  return specjax.Target.of(tunix.adapt(module, 1024, run), params, eos=(0,))
+  return target(tunix.adapt(module, 1024, run), params)

@@ -61,6 +61,10 @@ class Sizes:
   attention: ClassVar[CacheAttention] = staticmethod(CPU.attention)
   native: ClassVar[bool] = False
 
+  def has_state(self, layer: int) -> bool:
+    """Returns false: a layer of the loop's cache has keys and values."""
+    return False
+
   def __post_init__(self):
     for field in dataclasses.fields(self):
       check_number(field.name, getattr(self, field.name), 1)

@@ -89,10 +89,12 @@ def test_texts_are_those_of_the_sampler(kind, noise):
 
 
 def test_texts_of_qwen3_are_those_of_the_sampler():
-  smaller = tunix.load(seed=1, layers=1)
-  check_module(tunix.load(), smaller, tunix.tiny())
+  smaller = tunix.load(vocab=61, seed=1, layers=1)
+  check_module(tunix.load(vocab=61), smaller, tunix.tiny(vocab=61))
 
 
 def test_windows_of_gemma3_are_those_of_the_sampler():
-  smaller = tunix_gemma3.load(seed=1, layers=1)
-  check_module(tunix_gemma3.load(), smaller, tunix_gemma3.tiny())
+  smaller = tunix_gemma3.load(vocab=61, seed=1, layers=1)
+  check_module(
+    tunix_gemma3.load(vocab=61), smaller, tunix_gemma3.tiny(vocab=61)
+  )

@@ -24,7 +24,9 @@ _CACHE = CacheConfig(128, 2, 2, 8)
 
 
 def _module(seed=0):
-  return nnx.merge(nnx.graphdef(tunix.tiny()), tunix.load(seed).params)
+  return nnx.merge(
+    nnx.graphdef(tunix.tiny(vocab=61)), tunix.load(seed, vocab=61).params
+  )
 
 
 def _texts():
