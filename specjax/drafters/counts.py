@@ -19,6 +19,7 @@ from specjax.drafters.heads.frequencies import Tables
 from specjax.drafters.heads.frequencies import count as count
 from specjax.drafters.heads.frequencies import read as read
 from specjax.drafters.heads.frequencies import save as save
+from specjax.drafters.shapes import stateless
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 
@@ -43,10 +44,6 @@ def make(depth: int) -> Drafter:
   if depth < 1:
     raise ValueError(f'depth must be at least 1, got {depth}')
 
-  def init(params, ctx, hidden):
-    del params, ctx, hidden  # Unused.
-    return ()
-
   def draft_row(tables, token, values, history, key):
 
     def draw(carry, step):
@@ -62,19 +59,15 @@ def make(depth: int) -> Drafter:
     steps = jnp.arange(depth), sampling.coins(key, depth)
     return jax.lax.scan(draw, (token, none), steps)[1]
 
-  def propose(params, state, ctx, key):
+  def draft(params, ctx, key):
     batch = ctx.length.shape[0]
     last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
     row = functools.partial(draft_row, params.drafter)
     tokens, probs = jax.vmap(row)(last, ctx.sampling, ctx.history, key)
     size = jnp.full(batch, depth, jnp.int32)
-    return Draft(tokens, trees.chain(batch, depth), size, probs), state
+    return Draft(tokens, trees.chain(batch, depth), size, probs)
 
-  def commit(params, state, ctx, verdict, hidden):
-    del params, ctx, verdict, hidden  # Unused.
-    return state
-
-  return Drafter(depth, depth, init, propose, commit)
+  return stateless.make(depth, depth, draft)
 
 
 def load(target: Target, path: str) -> LoadedDrafter:

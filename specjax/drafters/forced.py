@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import arguments, trees
+from specjax.drafters.shapes import stateless
 from specjax.types import Context, Draft, Drafter, LoadedDrafter, Target
 
 
@@ -50,20 +51,12 @@ def make(depth: int) -> Drafter:
   if depth < 1:
     raise ValueError(f'depth must be at least 1, got {depth}')
 
-  def init(params, ctx, hidden):
-    del params, ctx, hidden  # Unused.
-    return ()
-
-  def propose(params, state, ctx, key):
+  def draft(params, ctx, key):
     del params, key  # Unused.
     tokens, size = _run(ctx, depth)
-    return Draft(tokens, trees.chain(len(size), depth), size, None), state
+    return Draft(tokens, trees.chain(len(size), depth), size, None)
 
-  def commit(params, state, ctx, verdict, hidden):
-    del params, ctx, verdict, hidden  # Unused.
-    return state
-
-  return Drafter(depth, depth, init, propose, commit)
+  return stateless.make(depth, depth, draft)
 
 
 def load(target: Target, path: Literal[''] = '') -> LoadedDrafter:

@@ -30,6 +30,7 @@ import numpy as np
 from specjax.arguments import check_no_path, check_number, check_target, named
 from specjax.drafters import ngram
 from specjax.drafters.ngram.copies import Copies, merge
+from specjax.drafters.shapes import stateless
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 _LONGEST = 24  # tokens; what agrees further is of the same few places
@@ -138,19 +139,11 @@ def make(
     places=places,
   )
 
-  def init(params, ctx, hidden):
-    del params, ctx, hidden  # Unused.
-    return ()
-
-  def propose(params, state, ctx, key):
+  def draft(params, ctx, key):
     del params, key  # Unused.
-    return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None), state
+    return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None)
 
-  def commit(params, state, ctx, verdict, hidden):
-    del params, ctx, verdict, hidden  # Unused.
-    return state
-
-  return Drafter(depth, depth * candidates, init, propose, commit)
+  return stateless.make(depth, depth * candidates, draft)
 
 
 def check_factor(factor: float) -> None:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax import sampling, trees
-from specjax.types import Draft, Drafter, LoadedDrafter
+from specjax.drafters.shapes import stateless
+from specjax.types import Draft, LoadedDrafter
 
 
 def _last(ctx):
@@ -49,10 +50,6 @@ def _drafter(depth, report=_drawn, coins=_one_coin_each, begin=_last):
     begin: ctx -> the token [B] that a draft begins behind.
   """
 
-  def init(params, ctx, hidden):
-    del params, ctx, hidden  # Unused.
-    return ()
-
   def row(table, token, tossed):
     tokens, probs = [], []
     for coin in tossed:
@@ -62,18 +59,14 @@ def _drafter(depth, report=_drawn, coins=_one_coin_each, begin=_last):
       probs.append(report(q))
     return jnp.stack(tokens), jnp.stack(probs)
 
-  def propose(params, memory, ctx, key):
+  def draft(params, ctx, key):
     batch = len(ctx.length)
     table = functools.partial(row, params.drafter)
     tokens, probs = jax.vmap(table)(begin(ctx), coins(key, depth))
     size = jnp.full(batch, depth, jnp.int32)
-    return Draft(tokens, trees.chain(batch, depth), size, probs), memory
+    return Draft(tokens, trees.chain(batch, depth), size, probs)
 
-  def commit(params, memory, ctx, verdict, hidden):
-    del params, ctx, verdict, hidden  # Unused.
-    return memory
-
-  return Drafter(depth, depth, init, propose, commit)
+  return stateless.make(depth, depth, draft)
 
 
 def _table(target) -> Any:

@@ -31,6 +31,7 @@ from specjax.arguments import check_no_path, check_number, check_target
 from specjax.drafters.ngram import predicted, retrieval
 from specjax.drafters.ngram.copies import Copies, merge
 from specjax.drafters.ngram.retrieval import Corpus
+from specjax.drafters.shapes import stateless
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 # Votes of a place for each further token that agrees. With 2 to 8 tau is the
@@ -173,11 +174,7 @@ def make(
       'tokens: choose less'
     )
 
-  def init(params, ctx, hidden):
-    del params, ctx, hidden  # Unused.
-    return ()
-
-  def propose(params, state, ctx, key):
+  def draft(params, ctx, key):
     del key  # Unused.
     row = functools.partial(
       draft_row,
@@ -191,15 +188,9 @@ def make(
     if ctx.sampling.prediction is not None:
       copy = jax.vmap(functools.partial(copy_prediction, depth=depth))
       made = copy(ctx.sampling.prediction, ctx.tokens, ctx.length, made)
-    return Draft(*made, None), state
+    return Draft(*made, None)
 
-  def commit(params, state, ctx, verdict, hidden):
-    del params, ctx, verdict, hidden  # Unused.
-    return state
-
-  return Drafter(
-    depth, depth * candidates, init, propose, commit, predicts=True
-  )
+  return stateless.make(depth, depth * candidates, draft, predicts=True)
 
 
 def load(

@@ -7,5 +7,6 @@ a drafter of any walker:
   static_tree   a fixed tree, drawn level by level
   dynamic_tree  the nodes most likely to be accepted, chosen anew every step
 
-`shape.build` picks one by options. A method is a file of `specjax.drafters`.
+`shape.build` picks one by options, and `stateless` makes a drafter that
+remembers nothing. A method is a file of `specjax.drafters`.
 """
