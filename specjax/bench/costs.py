@@ -32,6 +32,7 @@ from specjax.models import prefill, sharding
 from specjax.models.transformer import Model, Output
 from specjax.stats import metrics
 from specjax.types import (
+  KV,
   Draft,
   Drafter,
   Params,
@@ -195,12 +196,12 @@ def _answers(model: Model) -> Model:
     logits = params[positions % len(params)]
     batch, count = tokens.shape
     tapped = jnp.zeros((batch, count, len(taps), c.width), logits.dtype)
-    if isinstance(cache, caches.OwnCache):
-      flight = caches.open_block(cache, c, mask.shape[2])
-      return Output(logits, tapped, flight)
-    shape = (batch, count, c.num_kv_heads, c.head_dim)
-    new = jnp.broadcast_to(logits[:, :, None, :1], shape)
-    flight = (caches.block_of_rows(new, new),) * c.num_layers
+    flight = caches.open_block(cache, c, mask.shape[2])
+    if not isinstance(cache, caches.OwnCache):
+      shape = (batch, count, c.num_kv_heads, c.head_dim)
+      new = jnp.broadcast_to(logits[:, :, None, :1], shape)
+      rows = caches.block_of_rows(new, new)
+      flight = tuple(rows if isinstance(x, KV) else x for x in flight)
     return Output(logits, tapped, flight)
 
   def head(params, hidden):

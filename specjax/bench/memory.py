@@ -31,7 +31,7 @@ from specjax.models import layouts, sharding, transformer, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
-from specjax.types import Source
+from specjax.types import Recurrence, Source
 
 _LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
 _MOST_DEVICES = 64  # of a mesh that is proposed
@@ -514,6 +514,8 @@ def choose_split(plan: Plan, described: Mapping[str, Description]) -> Plan:
 
 def slots_seen(config: TransformerConfig, layer: int, used: int) -> int:
   """Slots of a cache that one query of a layer sees behind so many tokens."""
+  if config.has_state(layer):
+    return 0
   window = config.reach(layer)
   if window is None:
     return used
@@ -564,5 +566,11 @@ def bytes_per_token(
   # An encoder reads once, before the first step.
   weights -= _size(params.get('encoder'))
   width = transformer.dtype_of(params).itemsize
-  slots = sum(slots_seen(config, i, used) for i in range(config.num_layers))
-  return weights, 2 * config.num_kv_heads * config.head_dim * slots * width
+  layers = range(config.num_layers)
+  slots = sum(slots_seen(config, i, used) for i in layers)
+  read = 2 * config.num_kv_heads * config.head_dim * slots * width
+  # A state is read as a whole, however long the text is.
+  state = jax.eval_shape(
+    lambda: caches.empty(config, 1, 1, f'float{8 * width}')
+  )
+  return weights, read + _size([x for x in state if isinstance(x, Recurrence)])

@@ -77,8 +77,7 @@ def walk(target: Model, layers: int, window: int = 0, sinks: int = 0) -> Walker:
         'is none inside a cascade over the target itself: choose a drafter '
         'with a cache of its own, such as lm, or none'
       )
-    batch, dtype = len(ctx.length), ctx.cache[0].k.dtype
-    return (), caches.empty(first.config, batch, rows, dtype)
+    return (), caches.open_block(ctx.cache[:layers], first.config, rows)
 
   def forward(params, block, ctx, tokens, row, depth, sees):
     used = ctx.length - 1
@@ -94,7 +93,7 @@ def walk(target: Model, layers: int, window: int = 0, sinks: int = 0) -> Walker:
   def start(params, state, block, ctx):
     del state  # There is nothing.
     last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
-    rows = block[0].v.shape[2]
+    rows = caches.rows_of(block)
     sees = jnp.broadcast_to(jnp.arange(rows) == 0, (*last.shape, rows))
     return forward(params, block, ctx, last, 0, 0, sees)
 

@@ -223,6 +223,15 @@ def remember(init, params, ctx, hidden, read: int | None):
   return jax.tree.map(grow, init(*few), whole)
 
 
+def has_state(tree: Any) -> bool:
+  """Returns True where the state of a layer is among caches."""
+
+  def one(x):
+    return isinstance(x, Recurrence)
+
+  return any(map(one, jax.tree.leaves(tree, is_leaf=one)))
+
+
 def dtype_of(cache: Any) -> Any:
   """Returns the type of keys and values."""
   if isinstance(cache, OwnCache):

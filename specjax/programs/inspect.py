@@ -42,7 +42,9 @@ def facts(
   shapes = jax.eval_shape(description.model.init, jax.random.key(0))
   weights = jax.tree.leaves(shapes)
   held = description.shapes(dtype, form)
-  step, cache = memory.bytes_per_token(description.model, held, 1)
+  (step, one), (_, two) = (
+    memory.bytes_per_token(description.model, held, used) for used in (1, 2)
+  )
   return {
     'family': description.family,
     'parameters': sum(math.prod(w.shape) for w in weights),
@@ -55,7 +57,7 @@ def facts(
     'dtype': dtype,
     'bytes_per_device': memory.held_by(description, placement, dtype, form),
     'bytes_per_step': step,
-    'cache_bytes_per_token': cache,
+    'cache_bytes_per_token': two - one,
   }
 
 

@@ -182,10 +182,10 @@ QWEN3_NEXT = Family(
     _experts_row(512, 10, 512, 512),
   ),
   fixed={'qk_norm': True, 'norm_plus_one': True, 'attention_gate': True},
-  sources=QWEN3_MOE.sources
-  | _STATES
-  | _SHARED_EXPERT
-  | {
+  sources={
+    **QWEN3_MOE.sources,
+    **_STATES,
+    **_SHARED_EXPERT,
     'layer{}/mixer/in/w': Tensors(_HEADS, (_MIXER + 'in_proj_qkvz.weight',)),
     'layer{}/mixer/rates/w': Tensors(_HEADS, (_MIXER + 'in_proj_ba.weight',)),
   },
@@ -217,7 +217,7 @@ QWEN3_5 = dataclasses.replace(
   ),
   only={'attn_output_gate': True},
   harmless=_OF_DRAFTS | {'mlp_only_layers'},
-  sources=SOURCES | _STATES,
+  sources={**SOURCES, **_STATES},
   varying=_parts,
 )
 _EXPERTS = 'model.layers.{}.mlp.experts.'
@@ -240,15 +240,10 @@ QWEN3_5_MOE = dataclasses.replace(
     _experts_row(256, 8, 512, 512),
   ),
   harmless=_OF_DRAFTS,
-  sources=SOURCES
-  | _STATES
-  | _SHARED_EXPERT
-  | {
-    name: QWEN3_MOE.sources[name]
-    for name in (
-      'layer{}/experts/router',
-      'layer{}/experts/up',
-      'layer{}/experts/down',
-    )
+  sources={
+    **SOURCES,
+    **_STATES,
+    **_SHARED_EXPERT,
+    **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
   },
 )

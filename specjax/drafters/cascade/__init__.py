@@ -24,6 +24,7 @@ from specjax import checkpoints, trees
 from specjax.arguments import check_path, check_target, named
 from specjax.drafters import lm
 from specjax.drafters.cascade.speculation import Speculation, rule_for
+from specjax.models import cache as caches
 from specjax.models import prefill, transformer, variants
 from specjax.models.config import narrowed_to
 from specjax.models.transformer import Model
@@ -78,7 +79,8 @@ def make(
 
   Raises:
     ValueError: a depth below 1; an inner drafter that proposes nothing, has
-      taps, learns or does not fit the rule; a lossy rule.
+      taps, learns or does not fit the rule; a lossy rule. When it is traced:
+      a model inside has layers with a state.
   """
   inside = Speculation(model, inner, rule or rule_for(inner), depth, shares)
 
@@ -98,6 +100,11 @@ def make(
         model, own.target, ctx.tokens, ctx.length, cache
       )
     state = inner.init(own, ctx._replace(cache=cache), features)
+    if caches.has_state(state) or caches.has_state(cache):
+      raise ValueError(
+        'a model whose layers have a state cannot be inside a cascade, where '
+        'text is taken back: let it draft alone, or be the target'
+      )
     none = (jnp.zeros(batch, jnp.int32),) * (1 + len(_passes(state)))
     return Memory(cache, state, ctx.length - 1, ctx.length + 0, none, none)
 
