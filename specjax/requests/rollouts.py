@@ -71,6 +71,10 @@ class RolloutBatch:
     accepted = int(self.counts.accepted.sum())
     return accepted / drafted if drafted else float('nan')
 
+  def __repr__(self) -> str:
+    prompts, samples = self.length.shape
+    return f'<{prompts} prompts, {samples} texts of each, tau {self.tau:.2f}>'
+
   def windows(self) -> dict[str, np.ndarray]:
     """Whole texts as training takes them: rows [P n] of one width L.
 

@@ -157,6 +157,7 @@ def test_weights_of_a_hundred_updates_compile_nothing(caplog):
 
 def test_windows_are_whole_texts_with_what_was_drawn_of_them():
   batch = made()(PROMPTS, 1)
+  assert repr(batch).startswith('<4 prompts, 3 texts of each, tau ')
   found = batch.windows()
   assert found['tokens'].shape == (12, 9 + NEW)
   for row in range(12):
