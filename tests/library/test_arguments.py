@@ -4,14 +4,18 @@ import dataclasses
 import math
 import re
 
+import numpy as np
 import pytest
 
 import specjax
 from specjax import drafters, sampling, trees, verify
 from specjax.drafters.shapes import policies, shape
 from specjax.loop import generate
+from specjax.loop.token_records import Recording
 from specjax.models import table
-from specjax.models.config import Encoder, Relative
+from specjax.models.config import Encoder, Experts, Relative
+from specjax.models.reduced_vocab_head import places
+from specjax.stats import metrics, theory
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.support import models
 
@@ -260,6 +264,54 @@ verify.lenience(0.0) => factor must be in (0, 1], got 0
 verify.lenience(1.5) => factor must be in
 verify.typical(1.2) => epsilon must be in
 verify.typical(0.1, -1.0) => delta must be in
+
+models.begin('lm', 0.0, []) => prompts is empty
+models.begin('lm', 0.0, [(1,), ()]) => prompt 1 is empty
+models.begin('lm', 0.0, [(1,)], new_tokens=512)
+  => 513 tokens, but the target has 512 pos
+models.begin('lm', 0.0, [(1,)], new_tokens=[1, 2])
+  => new_tokens must be one number or 1
+models.begin('lm', 0.0, [(1,)], indices=[0, 1]) => key has 2 rows for 1 prompts
+start(spec=dataclasses.replace(models.spec_of('tree'), rule=verify.block))
+  => does not fit the drafter: it judges
+sampling.make(2, temperature=-0.1) => temperature must be
+sampling.make(2, temperature=math.nan) => temperature must be
+sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
+sampling.make(2, temperature=1.1e37) => temperature must be
+sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
+sampling.make(0) => batch must be a whole number of at least 1
+sampling.make(1.5) => batch must be a whole number of at least 1
+Recording(logprobs=-1) => logprobs must be a whole number
+Recording(logprobs=21) => logprobs must be a whole number
+Recording(logprobs=1.0) => logprobs must be a whole number
+specjax.load('/nowhere', layout='fast')
+  => layout is 'fast': choose one of auto
+specjax.load('/nowhere', dtype='int8') => dtype is 'int8': choose one of
+PAIR('draft-7b') => draft-128 ... target
+ngram.load(HOST, corpus='nowhere.npy') => nowhere.npy is no file
+ngram.load(HOST, places=0) => places must be a whole number of at least 1
+ngram.load(HOST, places=-1) => places must be a whole number of at least 1
+ngram.load(HOST, places=1.5) => places must be a whole number of at least 1
+ngram.load(HOST, places='x') => places must be a whole number of at least 1
+models.tiny(11, 2, windows=(3,)) => windows has 1 entries for 2 layers
+models.tiny(11, 2, rotary_dim=3) => rotary_dim = 3 must be even
+models.tiny(11, 2, num_heads=3, num_kv_heads=2)
+  => must be a multiple of num_kv_heads
+Experts(5, 9, 4) => 9 of 5 experts
+places(np.array([0, 5]), 5) => and the target 5
+places(np.array([-1, 2]), 5) => tokens -1
+places(np.array([2, 2]), 5) => twice
+
+theory.tokens_per_call(0.5, -1) => gamma must be at least 0
+theory.tokens_per_call(0.5, [1, -2]) => gamma must be at least 0
+theory.break_even_c(2.0, 0) => gamma must be at least 1, got 0
+theory.break_even_c(2.0, 3, 0.0) => v must be above 0, got 0.0
+theory.break_even_c(2.0, 3, -1.0) => v must be above 0, got -1.0
+metrics.repetition([[1, 2]], 0) => n must be at least 1, got 0
+metrics.predicted_speedup(2.0, 0.0, 0.0, 3) => cost of a step, must be above 0
+metrics.predicted_speedup(2.0, -1.0, 1.0, 3) => cost of a step, must be above 0
+metrics.ratio([1, 2], [1]) => one length
+metrics.ratio([], []) => one length
 """
 TABLE = table.build(models.VOCAB)
 STOPS = policies.heuristic()
@@ -270,6 +322,7 @@ NAMES = {
   'HOST': Target(models.TARGET),
   'LEARNS': drafters.lm.make(TABLE, 2, STOPS),
   'PAIR': specjax.pair.path,
+  'np': np,
   'PARAMS': PARAMS,
   'SIZES': models.DFLASH_SIZES,
   'SPEC': SPEC,
@@ -280,8 +333,9 @@ NAMES = {
   'TREE': drafters.lm.make_tree(TABLE, (0, 0, 1)),
 }
 for _used in (
-  LoadedDrafter, Target, encoder_decoder, generate, go, loaded, math, policies,
-  shape, spec, specjax, start, trees, verify,
+  Experts, LoadedDrafter, Recording, Target, dataclasses, encoder_decoder,
+  generate, go, loaded, math, metrics, models, places, policies, sampling,
+  shape, spec, specjax, start, theory, trees, verify,
 ):  # fmt: skip
   NAMES[_used.__name__.rpartition('.')[2]] = _used
 

@@ -413,18 +413,3 @@ def test_a_state_is_donated_and_its_sources_are_not():
 
 
 # Mistakes of the caller
-
-
-@pytest.mark.parametrize(
-  ('prompts', 'options', 'message'),
-  [
-    ([], {}, 'prompts is empty'),
-    ([(1,), ()], {}, 'prompt 1 is empty'),
-    ([(1,)], {'new_tokens': 512}, '513 tokens, but the target has 512 pos'),
-    ([(1,)], {'new_tokens': [1, 2]}, 'new_tokens must be one number or 1'),
-    ([(1,)], {'indices': [0, 1]}, 'key has 2 rows for 1 prompts'),
-  ],
-)
-def test_start_refuses(prompts, options, message):
-  with pytest.raises(ValueError, match=message):
-    models.begin('lm', 0.0, prompts, **options)

@@ -59,18 +59,6 @@ def test_the_kernel_is_for_one_cpu_and_weights_that_come_out_even(
   assert [*layouts.arrange(*whole)] == [WHOLE]
 
 
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'layout': 'fast'}, "layout is 'fast': choose one of auto"),
-    ({'dtype': 'int8'}, "dtype is 'int8': choose one of"),
-  ],
-)
-def test_options_are_checked_before_the_checkpoint_is_found(options, message):
-  with pytest.raises(ValueError, match=message):
-    specjax.load('/nowhere', **options)
-
-
 def test_the_least_median_of_turns_that_take_turns():
   """One turn that took long, and a machine that is slower every turn."""
   calls = []

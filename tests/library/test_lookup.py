@@ -198,17 +198,6 @@ def test_a_corpus_that_cannot_be_used_is_named(content, message, tmp_path):
     ngram.load(HOST, corpus=path)
 
 
-def test_a_missing_corpus_is_named():
-  with pytest.raises(ValueError, match=r'nowhere\.npy is no file'):
-    ngram.load(HOST, corpus='nowhere.npy')
-
-
-@pytest.mark.parametrize('places', [0, -1, 1.5, 'x'])
-def test_places_of_a_loader_are_whole_numbers(places):
-  with pytest.raises(ValueError, match='places must be a whole number of at l'):
-    ngram.load(HOST, places=places)
-
-
 def test_the_embedded_corpus_is_looked_up_in_without_what_is_held_out(
   monkeypatch,
 ):

@@ -477,12 +477,6 @@ def test_wrong_values_are_named(changes, message):
     sampling.make(2, 1.0, **(known | changes))
 
 
-@pytest.mark.parametrize('batch', [0, 1.5])
-def test_there_is_a_row_at_least(batch):
-  with pytest.raises(ValueError, match='batch must be a whole number of at l'):
-    sampling.make(batch)
-
-
 def test_stages_may_be_iterators():
   made, known = (
     sampling.make(2, vocab_size=VOCAB, forbidden=f, logit_bias=b)

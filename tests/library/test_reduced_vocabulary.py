@@ -174,12 +174,3 @@ def test_every_token_has_its_logit_and_the_others_none():
   small = np.asarray(jax.nn.softmax(logits))
   np.testing.assert_allclose(q[:, [1, 3]], small, rtol=1e-6)
   assert (q[:, [0, 2, 4]] == 0).all()
-
-
-@pytest.mark.parametrize(
-  ('ids', 'message'),
-  [([0, 5], 'and the target 5'), ([-1, 2], 'tokens -1'), ([2, 2], 'twice')],
-)
-def test_impossible_vocabularies_are_refused(ids, message):
-  with pytest.raises(ValueError, match=message):
-    reduced_vocab_head.places(np.array(ids), 5)

@@ -165,18 +165,3 @@ def test_calls_of_a_text_that_is_certain():
 def test_calls_of_a_coin():
   """Two tokens at gamma 1: one call if the first is accepted, else two."""
   assert theory.expected_calls([[0.3], [0.9]]) == pytest.approx(1.7)
-
-
-@pytest.mark.parametrize(
-  ('use', 'message'),
-  [
-    (lambda: theory.tokens_per_call(0.5, -1), 'gamma must be at least 0'),
-    (lambda: theory.tokens_per_call(0.5, [1, -2]), 'gamma must be at least 0'),
-    (lambda: theory.break_even_c(2.0, 0), 'gamma must be at least 1, got 0'),
-    (lambda: theory.break_even_c(2.0, 3, 0.0), 'v must be above 0, got 0.0'),
-    (lambda: theory.break_even_c(2.0, 3, -1.0), 'v must be above 0, got -1.0'),
-  ],
-)
-def test_costs_and_lengths_that_mean_nothing_are_refused(use, message):
-  with pytest.raises(ValueError, match=message):
-    use()

@@ -355,12 +355,6 @@ def test_from_none_to_twenty_alternatives_may_be_asked_for():
   ]
 
 
-@pytest.mark.parametrize('logprobs', [-1, 21, 1.0])
-def test_numbers_that_are_none_are_refused(logprobs):
-  with pytest.raises(ValueError, match='logprobs must be a whole number'):
-    Recording(logprobs=logprobs)
-
-
 def test_more_alternatives_than_tokens_are_refused():
   spec = SPECS['chain']
   with pytest.raises(ValueError, match=r'logprobs is 12, but .* 11 tokens'):

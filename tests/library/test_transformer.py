@@ -269,21 +269,6 @@ def test_every_expert_that_was_chosen_counts():
       np.testing.assert_allclose(y, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'windows': (3,)}, 'windows has 1 entries for 2 layers'),
-    ({'rotary_dim': 3}, 'rotary_dim = 3 must be even'),
-    ({'num_heads': 3, 'num_kv_heads': 2}, 'must be a multiple of num_kv_heads'),
-  ],
-)
-def test_options_that_do_not_fit_are_refused(options, message):
-  with pytest.raises(ValueError, match=message):
-    models.tiny(VOCAB, 2, **options)
-  with pytest.raises(ValueError, match='9 of 5 experts'):
-    Experts(5, 9, 4)
-
-
 def test_features_are_those_of_the_tokens_read():
   tokens, length = words(4, 128), np.array([2, 7, 64, 90], np.int32)
   params = weights(LLAMA)

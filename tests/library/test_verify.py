@@ -5,8 +5,6 @@ vocabulary, in float64: what comes out must be the target's distribution to the
 last digit. There is no chance in these tests.
 """
 
-import dataclasses
-
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -15,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling, verify
+from specjax import verify
 from specjax.certify import exact
 from specjax.drafters import lm, plain
 from specjax.types import Draft, Scores
@@ -265,12 +263,6 @@ def test_rules_refuse_drafts_they_cannot_judge():
   for drafter in (chain, tree, several):
     assert not verify.recursive.refuses(drafter)
     assert not verify.typical().refuses(drafter)
-
-
-def test_a_tree_with_a_rule_for_chains_is_refused_at_start():
-  spec = dataclasses.replace(models.spec_of('tree'), rule=verify.block)
-  with pytest.raises(ValueError, match='does not fit the drafter: it judges'):
-    models.run(spec, models.params_of('tree'), [(1,)], sampling.make(1))
 
 
 def test_observing_accepts_nothing(float64):
