@@ -58,11 +58,11 @@ def loaders(door):
   }
 
 
-@pytest.mark.parametrize('door', DOORS)
+@pytest.mark.parametrize('door', models.slow_unless(['adapted'], DOORS))
 @pytest.mark.parametrize(
   'name',
   models.slow_unless(
-    ['plain', 'tree'],
+    ['tree'],
     ['plain', 'ngram', 'recycling', 'lm', 'tree', 'dynamic tree'],
   ),
 )
@@ -89,7 +89,9 @@ def test_a_cache_that_grew_holds_what_it_held():
     ]
 
 
-@pytest.mark.parametrize('tree', [False, True])
+@pytest.mark.parametrize(
+  'tree', [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_the_law_of_the_text_is_that_of_plain_sampling(tree):
   """The certificate's loop: texts against their enumeration."""
   target = own_models.adapted(vocab=4)
@@ -112,7 +114,7 @@ def test_the_law_of_the_text_is_that_of_plain_sampling(tree):
     assert fit_tests.fit(counts.sum(1), other).p_value < 1e-6
 
 
-@pytest.mark.parametrize('door', DOORS)
+@pytest.mark.parametrize('door', models.slow_unless(['full'], DOORS))
 def test_a_right_model_passes_the_check(door):
   specjax.check_model(DOORS[door](), PARAMS)
 
@@ -120,7 +122,7 @@ def test_a_right_model_passes_the_check(door):
 @pytest.mark.parametrize(
   'name',
   models.slow_unless(
-    ['adapted: cursor', 'adapted: shape', 'full: writes'],
+    ['adapted: shape', 'full: writes'],
     [f'{door}: {bug}' for door, bugs in SAYS.items() for bug in bugs],
   ),
 )

@@ -227,6 +227,16 @@ def draft_weights():
   return {name: params[name] for name in params if name != 'layer1'}
 
 
+# A draft of which one layer has a state.
+STATES = tiny(VOCAB, 2, recurrent=GatedDelta((0,), 2, 4, 4, 6, kernel=3))
+
+
+def states_weights():
+  shared = ('embedding', 'unembedding', 'norm')
+  own = weights(STATES, 5)
+  return own | {name: target_weights()[name] for name in shared if name in own}
+
+
 KEPT = np.array([0, 2, 3, 4, 7, 9])
 SMALL_HEAD = variants.keep_tokens(DRAFT, draft_weights(), KEPT)[0]
 
@@ -422,6 +432,15 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'eagle 3, published': (
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
+  ),
+  'states': (lm.make(STATES, DEPTH), states_weights),
+  'states, tree': (
+    lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)),
+    states_weights,
+  ),
+  'states, dynamic tree': (
+    dynamic_tree.make(lm.walk(STATES), 3, 2, 6),
+    states_weights,
   ),
   'some tokens': (lm.make(SMALL_HEAD, DEPTH), small_head_weights),
   'another vocabulary': (

@@ -1,0 +1,209 @@
+"""Layers with a state in place of attention: nothing rejected is in it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import sampling, verify
+from specjax.certify import tiny_models
+from specjax.drafters import cascade, lm, ngram, plain
+from specjax.loop import generate
+from specjax.models import cache as caches
+from specjax.models import prefill, recurrent, transformer
+from specjax.models.check import check_model
+from specjax.models.config import GatedDelta
+from specjax.requests import pool, request_sampling
+from specjax.stats import fit_tests
+from specjax.types import Params, Recurrence, Spec
+from tests.support import models
+
+SIZES = GatedDelta((0, 2), 2, 4, 4, 6, kernel=4)
+MODEL = models.tiny(models.VOCAB, 3, recurrent=SIZES, attention_gate=True)
+PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4, 5], list(range(10)) * 2]
+CHAIN = lm.make(MODEL, 3), verify.token
+SETTINGS = 'T 1', 'T 1.5, top-k 2'
+TREE = lm.make_tree(MODEL, (0, 0, 0, 1, 1, 2, 5)), verify.recursive
+
+
+@functools.cache
+def weights(seed=0):
+  shapes = jax.eval_shape(MODEL.init, jax.random.key(0))
+  random = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: jnp.asarray(random.normal(x.ndim == 1, 0.5, x.shape)), shapes
+  )
+
+
+def params():
+  near = jax.tree.map(
+    lambda x, y: 0.9 * x + 0.1 * y, weights(), weights(seed=1)
+  )
+  return Params(weights(), near)
+
+
+def run(drafter, rule, steps=99, parts=generate.PARTS, new_tokens=24):
+  spec = Spec(MODEL, drafter, rule, ())
+  values = sampling.make(len(PROMPTS), 0.0)
+  state = models.run(spec, params(), PROMPTS, values, new_tokens=new_tokens)
+  return generate.generate(params(), state, steps, spec=spec, parts=parts)
+
+
+@functools.cache
+def plain_texts():
+  return models.new_tokens(run(plain.make(), verify.token))
+
+
+WAYS = pytest.mark.parametrize(
+  'way',
+  [pytest.param(CHAIN, id='chain', marks=pytest.mark.slow), TREE],
+  ids=lambda way: 'tree',
+)
+
+
+@WAYS
+def test_the_state_is_that_of_reading_the_text(way, float64):
+  state = run(*way, steps=4, new_tokens=40)
+  accepted = np.asarray(state.counts.accepted).sum()
+  assert 0 < accepted < np.asarray(state.counts.tried).sum()
+  assert not np.asarray(state.done).any()
+  cache = transformer.open_cache(MODEL, weights(), *state.tokens.shape)
+  again, _ = prefill.prefill(
+    MODEL, weights(), state.tokens, state.length, cache
+  )
+  for i in SIZES.layers:
+    assert isinstance(state.cache[i], Recurrence)
+    for kept, read in zip(state.cache[i], again[i], strict=True):
+      assert np.abs(read).max() > 0.1
+      np.testing.assert_allclose(kept, read, rtol=0, atol=1e-10)
+
+
+@WAYS
+def test_texts_are_those_of_plain_decoding(way, float64):
+  assert models.new_tokens(run(*way)) == plain_texts()
+
+
+def one_more(cache, flight, path, start, count):
+  """A rejected row stays."""
+  return caches.commit(cache, flight, path, start, count + 1)
+
+
+def one_less(cache, flight, path, start, count):
+  return caches.commit(cache, flight, path, start, count - 1)
+
+
+def shifted(cache, flight, path, start, count):
+  """The convolution sees the token before."""
+  new = caches.commit(cache, flight, path, start, count)
+  return tuple(
+    x._replace(last=jnp.roll(x.last, 1, 1)) if isinstance(x, Recurrence) else x
+    for x in new
+  )
+
+
+def uncle(cache, flight, path, start, count):
+  """The rows behind the root, whichever were accepted."""
+  rows = jnp.broadcast_to(jnp.arange(path.shape[1]), path.shape)
+  new = caches.commit(cache, flight, rows, start, count)
+  right = caches.commit(cache, flight, path, start, count)
+  return tuple(
+    x if isinstance(x, Recurrence) else y
+    for x, y in zip(new, right, strict=True)
+  )
+
+
+BUGS = {bug.__name__: bug for bug in (one_more, one_less, shifted, uncle)}
+
+
+@pytest.mark.parametrize('bug', models.slow_unless(['one_more'], BUGS))
+def test_a_wrong_state_changes_texts(bug, float64):
+  """What the tests above see."""
+  parts = generate.PARTS._replace(write=BUGS[bug])
+  assert models.new_tokens(run(*TREE, parts=parts)) != plain_texts()
+
+
+@pytest.mark.slow
+def test_the_check_of_models_sees_a_tree_that_is_read_as_a_chain(
+  monkeypatch, float64
+):
+  mix = recurrent._mix
+
+  def wrong(s, state, block, mask, *rest):
+    chain = jnp.tril(jnp.ones(mask.shape[1:], bool))
+    return mix(s, state, block, jnp.broadcast_to(chain, mask.shape), *rest)
+
+  model = models.tiny(13, 1, recurrent=GatedDelta((0,), 1, 2, 4, 4, kernel=1))
+  monkeypatch.setattr(recurrent, '_mix', wrong)
+  with pytest.raises(ValueError, match='nodes of a tree'):
+    check_model(model, models.double(models.weights(model, 0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('way', ['chain', 'tree'])
+def test_the_law_of_the_text_is_that_of_plain_sampling(way):
+  """The certificate's loop, target and draft with states."""
+  sizes = GatedDelta((0,), 1, 2, 3, 4, kernel=2)
+  target = models.tiny(4, 2, recurrent=sizes)
+  tiny = tiny_models.TinyModels(
+    target,
+    target,
+    Params(models.weights(target, 1), models.near(target, 1)),
+    settings={name: tiny_models.SETTINGS[name] for name in SETTINGS},
+  )
+  drafter, rule = (lm.make(target, 2), verify.token)
+  if way == 'tree':
+    drafter, rule = lm.make_tree(target, (0, 0, 1)), verify.recursive
+  spec = Spec(target, drafter, rule, tiny.eos)
+  seen = tiny.sample(spec, 64, 4, seed=0)
+  for setting, counts in seen.items():
+    fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
+    assert fit.p_value > 1e-4, setting
+  # It would see a rejected row that stays.
+  parts = generate.PARTS._replace(write=one_more)
+  wrong = tiny.sample(spec, 64, 16, seed=0, parts=parts)
+  fits = [fit_tests.fit(x.sum(1), tiny.plain[n]) for n, x in wrong.items()]
+  assert min(fit.p_value for fit in fits) < 1e-6
+
+
+def test_a_row_that_is_filled_again_begins_with_no_state(float64):
+  spec = Spec(MODEL, *CHAIN, ())
+  stages = request_sampling.of(spec)
+  held = pool.Pool(
+    params(), spec=spec, values=stages.values(), rows=2, slots=128
+  )
+  for i, prompt in enumerate(PROMPTS):
+    values = stages.values(temperature=0.0)
+    held.submit(pool.Request(prompt, 24, generate.row_keys(0, [i]), values))
+  texts = models.texts_of(held)
+  assert [tuple(texts[i]) for i in range(len(PROMPTS))] == plain_texts()
+
+
+def test_what_is_in_flight_is_small():
+  """At the sizes of Qwen3.5, K = 4: bytes of rows against whole states."""
+  sizes = GatedDelta((0,), 16, 32, 128, 128, kernel=4)
+
+  def make():
+    before = recurrent.empty(sizes, 1, jnp.bfloat16)
+    return before, recurrent.open_rows(before, sizes, 5)
+
+  before, rows = jax.eval_shape(make)
+  assert before.state.size * 4 == 2 * 2**20
+  held, left = (
+    sum(x.size * x.dtype.itemsize for x in tree) for tree in (before, rows)
+  )
+  assert left < 5 * held / 20
+
+
+def test_a_model_with_states_is_not_inside_a_cascade(float64):
+  inside = cascade.make(MODEL, ngram.make(2), 3)
+  spec = Spec(MODEL, inside, verify.token, ())
+  values = sampling.make(1, 0.0)
+  with pytest.raises(ValueError, match='inside a cascade'):
+    models.run(spec, Params(weights(), Params(weights(), None)), [[1]], values)
+
+
+def test_heads_of_values_share_keys_evenly():
+  with pytest.raises(ValueError, match='heads of values'):
+    GatedDelta((0,), 3, 4, 4, 6, kernel=4)
