@@ -248,7 +248,7 @@ def held(
     places,
   )
   read, _ = memory.bytes_per_token(model, parts, _SLOTS)
-  cache = memory.of_cache(config, placement, 1, _SLOTS, 0, dtype)
+  cache = memory.of_cache(model, placement, 1, _SLOTS, 0, dtype)
   whole = memory.of_parameters(config, placement, dtype)
   return whole, read, cache // _SLOTS
 

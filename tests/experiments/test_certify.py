@@ -118,6 +118,7 @@ def test_every_planted_bug_is_caught(rows):
   assert bounds == [1e-4] * 3
 
 
+@pytest.mark.slow
 def test_a_bug_that_nothing_finds_survives():
   """Planted at what is right already."""
   harmless = planted.WrongRule('nothing', verify.token)

@@ -112,6 +112,7 @@ def experiment(folder):
   return x
 
 
+@pytest.mark.slow
 def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   x = experiment(folder)
   x.results = str(tmp_path / 'a')

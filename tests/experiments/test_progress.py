@@ -88,6 +88,7 @@ def test_a_duration_is_short(seconds):
   assert progress.clock(seconds[0]) == seconds[1]
 
 
+@pytest.mark.slow
 def test_totals_of_a_run_stay_and_shares_never_fall(folder, tmp_path, terminal):
   x = tiny.experiment(folder, results=str(tmp_path / 'a'))
   with contextlib.redirect_stderr(terminal):

@@ -15,6 +15,7 @@ def run(tmp_path, **changes):
   return [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
 
 
+@pytest.mark.slow
 def test_gradients_agree_and_those_of_a_lossy_rule_do_not(tmp_path, capsys):
   rows = run(tmp_path, parts=('gradients',))
   exact, lossy = rows

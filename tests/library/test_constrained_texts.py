@@ -71,6 +71,7 @@ def test_stored_automata_are_those_of_their_schemas(name):
   assert (stored.classes == made.classes).all()
 
 
+@pytest.mark.slow
 def test_texts_of_choices_are_valid(drafted):
   assert validate('choices', write(drafted, 'choices', 0, 64)) == 64
 

@@ -35,7 +35,6 @@ CHOOSING = (
   'recycling',
   'recycling, tree',
   'lm, dynamic tree',
-  'states, dynamic tree',
   'eagle 3, dynamic tree',
 )
 DRAWING = tuple(name for name in models.DRAFTERS if name not in CHOOSING)

@@ -130,6 +130,7 @@ def decode(target, drafter, tokens=64, gamma=2, **options):
   )
 
 
+@pytest.mark.slow
 def test_a_choice_is_made_once_and_compiles_once(folder, target, races):
   draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
   fixed = specjax.load(folder / 'target', max_length=96, layout=WHOLE)

@@ -162,7 +162,9 @@ def test_a_model_has_the_same_logits(tied, dtype):
   assert (calls, attends) == (9, 2)
 
 
-@pytest.mark.parametrize('name', models.CHOICES)
+@pytest.mark.parametrize(
+  'name', models.slow_unless(['one norm'], models.CHOICES)
+)
 def test_models_of_other_families_have_the_same_logits(name):
   options = models.CHOICES[name]
   model = models.tiny(64, 2, width=32, head_dim=16, **options)

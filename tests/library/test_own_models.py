@@ -89,9 +89,8 @@ def test_a_cache_that_grew_holds_what_it_held():
     ]
 
 
-@pytest.mark.parametrize(
-  'tree', [pytest.param(False, marks=pytest.mark.slow), True]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('tree', [False, True])
 def test_the_law_of_the_text_is_that_of_plain_sampling(tree):
   """The certificate's loop: texts against their enumeration."""
   target = own_models.adapted(vocab=4)

@@ -63,6 +63,7 @@ WAYS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @WAYS
 def test_the_state_is_that_of_reading_the_text(way, float64):
   state = run(*way, steps=4, new_tokens=40)
@@ -117,7 +118,8 @@ def uncle(cache, flight, path, start, count):
 BUGS = {bug.__name__: bug for bug in (one_more, one_less, shifted, uncle)}
 
 
-@pytest.mark.parametrize('bug', models.slow_unless(['one_more'], BUGS))
+@pytest.mark.slow
+@pytest.mark.parametrize('bug', BUGS)
 def test_a_wrong_state_changes_texts(bug, float64):
   """What the tests above see."""
   parts = generate.PARTS._replace(write=BUGS[bug])
@@ -141,8 +143,7 @@ def test_the_check_of_models_sees_a_tree_that_is_read_as_a_chain(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('way', ['chain', 'tree'])
-def test_the_law_of_the_text_is_that_of_plain_sampling(way):
+def test_the_law_of_the_text_is_that_of_plain_sampling():
   """The certificate's loop, target and draft with states."""
   sizes = GatedDelta((0,), 1, 2, 3, 4, kernel=2)
   target = models.tiny(4, 2, recurrent=sizes)
@@ -152,10 +153,8 @@ def test_the_law_of_the_text_is_that_of_plain_sampling(way):
     Params(models.weights(target, 1), models.near(target, 1)),
     settings={name: tiny_models.SETTINGS[name] for name in SETTINGS},
   )
-  drafter, rule = (lm.make(target, 2), verify.token)
-  if way == 'tree':
-    drafter, rule = lm.make_tree(target, (0, 0, 1)), verify.recursive
-  spec = Spec(target, drafter, rule, tiny.eos)
+  drafter = lm.make_tree(target, (0, 0, 1))
+  spec = Spec(target, drafter, verify.recursive, tiny.eos)
   seen = tiny.sample(spec, 64, 4, seed=0)
   for setting, counts in seen.items():
     fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
@@ -167,6 +166,7 @@ def test_the_law_of_the_text_is_that_of_plain_sampling(way):
   assert min(fit.p_value for fit in fits) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_row_that_is_filled_again_begins_with_no_state(float64):
   spec = Spec(MODEL, *CHAIN, ())
   stages = request_sampling.of(spec)

@@ -303,7 +303,8 @@ def test_the_future_is_not_seen(name):
   assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
 
 
-@pytest.mark.parametrize('name', models.slow_unless(['gemma'], MODELS))
+@pytest.mark.slow
+@pytest.mark.parametrize('name', MODELS)
 def test_the_check_of_other_code_finds_nothing(name):
   """Trees, ragged texts, slots beyond them, and blocks fed token by token."""
   check_model(MODELS[name], weights(MODELS[name]))

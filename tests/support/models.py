@@ -433,13 +433,8 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
   ),
-  'states': (lm.make(STATES, DEPTH), states_weights),
   'states, tree': (
     lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)),
-    states_weights,
-  ),
-  'states, dynamic tree': (
-    dynamic_tree.make(lm.walk(STATES), 3, 2, 6),
     states_weights,
   ),
   'some tokens': (lm.make(SMALL_HEAD, DEPTH), small_head_weights),
@@ -473,8 +468,7 @@ _IN_LOOPS = (
 # Promises are tested of the drafts themselves. One drafter stands for others
 # that share a walker, a shape or a layout with it.
 _IN_PROMISES = (
-  'lm', 'tree', 'ngram', 'counts', 'eagle 3, dynamic tree',
-  'another vocabulary', 'cascade',
+  'lm', 'tree', 'ngram', 'counts', 'cascade',
 )  # fmt: skip
 
 

@@ -154,9 +154,10 @@ class Shapes:
     """Bytes of weights and caches that a device holds, of target and draft."""
 
     def size(config: TransformerConfig, place: Placement) -> int:
-      shapes = self.weights(transformer.build(config))
+      model = transformer.build(config)
+      shapes = self.weights(model)
       cache = memory.of_cache(
-        config, place, self.batch, self.slots, 0, self.dtype
+        model, place, self.batch, self.slots, 0, self.dtype
       )
       if self.bits != FLOATS:
         leaves = jax.tree.leaves(shapes)
