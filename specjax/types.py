@@ -55,7 +55,8 @@ class CrossKV(NamedTuple):
 class Recurrence(NamedTuple):
   """The state of one layer that reads a text in order; see `recurrent`.
 
-  It is of exactly the cached tokens: no slot says which.
+  It is of exactly the cached tokens, since no slot says which; of a row that is
+  done it is of no text.
   """
 
   state: jax.Array  # [B, heads, keys, values] at least float32

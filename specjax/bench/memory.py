@@ -219,7 +219,11 @@ def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
   )
   entries = 2 * mlp_width + 6 * c.width
   entries += 2 * c.num_layers * c.num_kv_heads * c.head_dim
-  return 12 * heads * slots + entries * jnp.dtype(dtype).itemsize
+  scores = heads * slots
+  if ours and c.recurrent is not None:  # Rows of a block see each other.
+    scores = max(scores, c.recurrent.value_heads * caches.block_of(slots))
+    scores *= 2
+  return 12 * scores + entries * jnp.dtype(dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +279,9 @@ def predict(
       config,
       dtype,
       held,
-      of_cache(one.model, place, w.rows, slots, w.sources, dtype),
+      # Of a draft that owns its cache, the block in flight is another.
+      (1 + (name != 'target' and one.model.empty is not None))
+      * of_cache(one.model, place, w.rows, slots, w.sources, dtype),
       slots,
       4 * held // 2 * (widens and dtype in precision.NARROW),
     )

@@ -322,7 +322,7 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
   seen = []
   for _ in range(3):
     read_program, (ctx, state) = _program(begin, *given)
-    like = ctx.cache[0].k.dtype if ctx.cache else _precision()
+    like = caches.dtype_of(ctx.cache) if ctx.cache else _precision()
     hidden = jnp.zeros((rows, depth + 1, len(drafter.taps), width), like)
     program, (draft, proposed) = _program(
       drafter.propose, params, state, ctx, key

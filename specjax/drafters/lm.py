@@ -194,7 +194,15 @@ def of(
       f'model has {entries} logits and the target {vocab}: a draft needs the '
       "target's vocabulary"
     )
-  return shape.load(target, walk(model), options, params, model)
+  loaded = shape.load(target, walk(model), options, params, model)
+  if model.empty is None:
+    return loaded
+
+  def make(depth):  # Its cache is written by nodes that are rejected, too.
+    made = loaded.make(depth)
+    return made._replace(beyond=made.beyond + made.nodes - made.depth + 1)
+
+  return dataclasses.replace(loaded, make=make)
 
 
 def load(

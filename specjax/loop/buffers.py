@@ -24,7 +24,9 @@ class BufferPlan(NamedTuple):
 def slots_for(spec: Spec, limit: int) -> int:
   """Slots a buffer needs so that no write of a step is ever clamped."""
   drafter = spec.drafter
-  return caches.round_slots(limit + drafter.depth + 1 + drafter.beyond)
+  # A model that owns its cache writes all nodes behind the text.
+  rows = drafter.depth if spec.target.empty is None else drafter.nodes
+  return caches.round_slots(limit + rows + 1 + drafter.beyond)
 
 
 def _check_rows(count: int, new_tokens, key, values) -> None:

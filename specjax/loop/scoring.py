@@ -331,7 +331,8 @@ def write(
     commit: as `cache.commit`.
   """
   path = verdict.path
-  if isinstance(flight, caches.OwnCache) and flight.block == path.shape[1]:
+  own = isinstance(flight, caches.OwnCache) and commit is caches.commit
+  if own and flight.block == path.shape[1]:
     return flight.settled()  # A chain lies behind the text already.
   # No token is negative: this only makes the write depend on what was read
   # of the cache, without which the compiler copies the cache at every step.

@@ -237,9 +237,12 @@ def choose(
   if key not in memory:
     made = memory.get(NATIVE) or to_native(*whole)
     layouts = {WHOLE: whole} | ({NATIVE: made} if made else {})
-    # A single layer and the head: they compile quickly, and layers are alike.
+    # A layer of each kind and the head: they compile quickly.
+    config = target.model.config
+    kinds = [config.has_state(i) for i in range(config.num_layers)]
+    count = 1 + max(kinds.index(kind) for kind in {*kinds})
     short = {
-      name: Arranged(variants.first_layers(x.model, 1), x.params)
+      name: Arranged(variants.first_layers(x.model, count), x.params)
       for name, x in layouts.items()
     }
     memory[key] = race(short, buffer, tokens, *_QUICK).layout

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.arguments import check_eos, check_number
+from specjax.arguments import check_eos, check_number, named
 from specjax.models import transformer
 from specjax.models.attention import CacheAttention
 from specjax.models.cache import OwnCache
@@ -104,6 +104,9 @@ def adapt(
     ValueError: when it is traced: a cache has no slots, or does not come back
       as it went in.
   """
+  for name, function in (('open_cache', open_cache), ('apply', apply)):
+    if not callable(function):
+      raise ValueError(f'{name} must be a function, got {named(function)}')
   sizes = Sizes(vocab_size, vocab_size, 1, 1, 1, max_positions)
 
   def empty(params, batch, slots):
@@ -113,7 +116,10 @@ def adapt(
     )
     _, structure = jax.tree.flatten(one)
     leaves = jax.tree.leaves(open_cache(params, slots))
-    axes = tuple(map(_slots_axis, jax.tree.leaves(one), jax.tree.leaves(two)))
+    axes = tuple(
+      _slots_axis(slots, x, y)
+      for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    )
     if not any(axis is not None for axis in axes):
       raise ValueError(
         'open_cache must return arrays with an axis of so many slots, got '
@@ -137,9 +143,14 @@ def adapt(
       inside = jnp.take(mask, rows, axis=1, mode='clip')
       sees = (rows < 0) | (inside & (rows < block))
       before = jax.tree.unflatten(held.structure, leaves)
-      logits, after = apply(
+      made = apply(
         params, tokens[None], positions[None], before, sees[None], length + at
       )
+      if not isinstance(made, tuple) or len(made) != 2:
+        raise ValueError(
+          f'apply must return (logits, cache), got {type(made).__name__}'
+        )
+      logits, after = made
       if _shapes(after) != _shapes(before):
         raise ValueError(
           'apply must return the cache with the shapes and types that it came '
@@ -201,7 +212,7 @@ def as_target(
           f'tokenizer must have the methods encode and decode, got '
           f'{type(tokenizer).__name__} without {name}'
         )
-  if len(eos):
+  if eos != ():
     check_eos(model.config.vocab_size, eos)
   return Target(
     model,
@@ -223,14 +234,15 @@ def fingerprint(params: Any) -> str:
   return digest.hexdigest()
 
 
-def _slots_axis(one: Any, two: Any) -> int | None:
-  """Returns the axis that grows with the slots."""
+def _slots_axis(slots: int, one: Any, two: Any) -> int | None:
+  """Returns the axis that has so many slots, and twice as many in another."""
   pairs = zip(one.shape, two.shape, strict=True)
   grown = [axis for axis, (a, b) in enumerate(pairs) if a != b]
-  if len(grown) > 1:
+  sizes = [(one.shape[axis], two.shape[axis]) for axis in grown]
+  if grown and sizes != [(slots, 2 * slots)]:
     raise ValueError(
-      'open_cache must return arrays with one axis of slots, got '
-      f'{one.shape}, and {two.shape} for twice as many'
+      f'open_cache must return arrays with one axis of {slots} slots, or none, '
+      f'got {one.shape}, and {two.shape} for twice as many'
     )
   return grown[0] if grown else None
 

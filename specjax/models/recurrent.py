@@ -34,7 +34,7 @@ _GRAIN = 256  # of a decay's coarse part, in 1: sums of these are exact
 
 
 def _apart(rows: jax.Array, others: jax.Array) -> jax.Array:
-  """Differences of totals: those of near rows are small, and exact enough."""
+  """Differences of totals [..., 2]: exact where they are small."""
   return (rows - others).sum(-1)
 
 
@@ -162,10 +162,9 @@ class GatedDeltaLayer(nn.Module):
     if flight is None:
       flight, at = open_rows(before, s, count), 0
     depth = mask.sum(-1) - 1
-    # Rows that are not there yet have no part in what is read of the block.
-    nothing = jax.tree.map(lambda leaf: leaf[:, :count] * 0, flight)
-    flight = put(flight, nothing, at)
-    new = nothing._replace(decay=g, depth=depth, inputs=inputs)
+    # What is not known of them yet is 0: an older block may have left more.
+    new = open_rows(before, s, count)
+    new = new._replace(decay=g, depth=depth, inputs=inputs)
     block = put(flight, new, at)
     conv = self._declare(
       'conv', (s.channels, 1, s.kernel), nn.initializers.normal(0.5)
@@ -181,7 +180,7 @@ class GatedDeltaLayer(nn.Module):
     total = _einsum('btn,bnhd->bthd', mask.astype(wide), block.decay)
     block = put(block, new._replace(keys=k, total=total), at)
     y, updates = _mix(s, before.state, block, mask, at, q, k, v, beta, total)
-    block = put(block, new._replace(keys=k, total=total, updates=updates), at)
+    block = block._replace(updates=updates)
     scale = self._declare('norm', (s.value_dim,))
     y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.norm_eps)
     y = (y.astype(x.dtype) * scale).astype(wide) * nn.silu(z.astype(wide))
@@ -240,7 +239,7 @@ class GatedDeltaLayer(nn.Module):
 
 
 def _mix(s, state, block, mask, at, q, k, v, beta, total):
-  """What T rows of a block read, and what each adds to the state.
+  """What T rows of a block read, and the updates of the whole block.
 
   Args:
     s: sizes.
@@ -255,7 +254,7 @@ def _mix(s, state, block, mask, at, q, k, v, beta, total):
     total: [B, T, heads, 2] of each row, see `RecurrentRows`.
 
   Returns:
-    [B, T, heads, values] both.
+    [B, T, heads, values], and [B, N, heads, values].
   """
   group, count = s.value_heads // s.key_heads, q.shape[1]
   fades = _apart(total[:, :, None], block.total[:, None])  # [B, T, N, heads]
@@ -266,7 +265,7 @@ def _mix(s, state, block, mask, at, q, k, v, beta, total):
     products = _einsum('btgd,bngd->bgtn', x, block.keys)
     return jnp.repeat(products, group, 1) * fades
 
-  def said(x, by=None):
+  def said(x):
     read = _einsum('bthk,bhkv->bthv', jnp.repeat(x, group, 2), state)
     return read * jnp.exp(total.sum(-1))[..., None]
 
@@ -282,4 +281,4 @@ def _mix(s, state, block, mask, at, q, k, v, beta, total):
       system, wanted.transpose(0, 2, 1, 3), lower=True, unit_diagonal=True
     ).transpose(0, 2, 1, 3)
   updates = jax.lax.dynamic_update_slice_in_dim(block.updates, wanted, at, 1)
-  return said(q) + _einsum('bhtn,bnhv->bthv', near(q), updates), wanted
+  return said(q) + _einsum('bhtn,bnhv->bthv', near(q), updates), updates

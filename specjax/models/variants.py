@@ -111,7 +111,8 @@ def narrow(model: Model, window: int, sinks: int = 0) -> Model:
 @functools.cache
 def first_layers(model: Model, layers: int) -> Model:
   """A model's first layers, its last norm and its head; same parameters."""
-  windows = model.config.windows[:layers]
+  short = _replaced(model.config, {'num_layers': layers, 'windows': ()})
+  windows = model.config.windows[: short.num_layers]
   return _changed(model, num_layers=layers, windows=windows)
 
 

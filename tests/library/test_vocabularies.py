@@ -206,7 +206,7 @@ def test_a_text_has_the_same_length_read_at_once_and_by_steps(sizes):
     )
 
 
-def permuted(order, slack=0):
+def permuted(order, slack=0, longest=1):
   """A walker whose draft is the target with its tokens in another order."""
   vocab = models.VOCAB
   made = vocabularies.Tables(
@@ -222,17 +222,22 @@ def permuted(order, slack=0):
   }
   sizes = reading.sizes_of(made)
   assert sizes == reading.Sizes(1, 1, 0)
-  sizes = dataclasses.replace(sizes, slack=slack)
+  sizes = dataclasses.replace(sizes, slack=slack, longest=longest)
   walker = lm.walk(models.TARGET, reading.other(sizes))
   return walker, reading.Spelled(params | moved, made)
 
 
-@pytest.mark.parametrize(('slack', 'slots'), [(0, 128), (600, 768)])
-def test_the_target_in_another_order_is_always_accepted(slack, slots, float64):
+@pytest.mark.parametrize(
+  ('slack', 'slots', 'longest'), [(0, 128, 1), (600, 768, 1), (0, 128, 4)]
+)
+def test_the_target_in_another_order_is_always_accepted(
+  slack, slots, longest, float64
+):
   """Also with more than 512 slots, read at once or walked over."""
   order = np.random.default_rng(0).permutation(models.VOCAB)
-  walker, own = permuted(order, slack)
-  assert reading.Sizes(1, 1, slack).slots(128) == slots
+  walker, own = permuted(order, slack, longest)
+  if longest == 1:
+    assert reading.Sizes(1, 1, slack).slots(128) == slots
   drafter = chain.make(walker, 3)
   spec = Spec(models.TARGET, drafter, verify.token)
   params = Params(models.double(models.target_weights()), own)

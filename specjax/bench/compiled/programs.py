@@ -184,7 +184,12 @@ def small_depths(config: TransformerConfig) -> tuple[int, int]:
   """
   count = config.num_layers
   kinds = [
-    (config.reach(i), config.is_sparse(i), config.turns(i))
+    (
+      config.reach(i),
+      config.is_sparse(i),
+      config.turns(i),
+      config.has_state(i),
+    )
     for i in range(count)
   ]
   periods = (n for n in range(1, count) if kinds[n:] == kinds[:-n])

@@ -196,6 +196,11 @@ QWEN3_NEXT = Family(
 _OF_DRAFTS = frozenset(
   {'mamba_ssm_dtype', 'mtp_num_hidden_layers', 'mtp_use_dedicated_embeddings'}
 )
+_ROWS_3_5 = (
+  rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25),
+  *_REST,
+  _state_row(by_head=False),
+)
 QWEN3_5 = dataclasses.replace(
   QWEN3_NEXT,
   model_type='qwen3_5_text',
@@ -211,9 +216,7 @@ QWEN3_5 = dataclasses.replace(
       num_hidden_layers=32,
       num_attention_heads=16,
     ),
-    rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25),
-    *_REST,
-    _state_row(by_head=False),
+    *_ROWS_3_5,
   ),
   only={'attn_output_gate': True},
   harmless=_OF_DRAFTS | {'mlp_only_layers'},
@@ -236,7 +239,7 @@ QWEN3_5_MOE = dataclasses.replace(
       num_hidden_layers=40,
       num_attention_heads=16,
     ),
-    *QWEN3_5.rows[8:],
+    *_ROWS_3_5,
     _experts_row(256, 8, 512, 512),
   ),
   harmless=_OF_DRAFTS,

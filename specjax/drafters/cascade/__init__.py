@@ -59,6 +59,12 @@ def _passes(memory: Any) -> tuple[jax.Array, ...]:
   return memory.passes if isinstance(memory, Memory) else ()
 
 
+_STATES = (
+  'a model whose layers have a state cannot be inside a cascade, where text is '
+  'taken back: let it draft alone, or be the target'
+)
+
+
 @functools.cache
 def make(
   model: Model,
@@ -82,6 +88,8 @@ def make(
       taps, learns or does not fit the rule; a lossy rule. When it is traced:
       a model inside has layers with a state.
   """
+  if shares and model.config.recurrent is not None:
+    raise ValueError(_STATES)
   inside = Speculation(model, inner, rule or rule_for(inner), depth, shares)
 
   def both(params):
@@ -101,10 +109,7 @@ def make(
       )
     state = inner.init(own, ctx._replace(cache=cache), features)
     if caches.has_state(state) or caches.has_state(cache):
-      raise ValueError(
-        'a model whose layers have a state cannot be inside a cascade, where '
-        'text is taken back: let it draft alone, or be the target'
-      )
+      raise ValueError(_STATES)
     none = (jnp.zeros(batch, jnp.int32),) * (1 + len(_passes(state)))
     return Memory(cache, state, ctx.length - 1, ctx.length + 0, none, none)
 

@@ -11,6 +11,7 @@ from specjax.checkpoints.vocabularies.reading import Reading
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models import cache_attention, prefill, transformer, variants
+from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.types import Cache
 
@@ -32,20 +33,22 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     read: how it reads the text.
   """
   width = read.width
-  if read.at_once and model.config.attention is cache_attention.blocked:
+  ours = isinstance(model.config, TransformerConfig)
+  blocked = ours and model.config.attention is cache_attention.blocked
+  if read.at_once and blocked:
     at_once = cache_attention.walk(at_once=read.at_once)
     model = variants.with_cache_attention(model, at_once)
 
   def init(params, ctx, hidden, rows):
     del hidden  # Unused.
     weights = read.weights(params.drafter)
-    tokens, length, ends = read.begin(params.drafter, ctx)
+    tokens, _, ends = read.begin(params.drafter, ctx)
     cache = transformer.open_cache(model, weights, *tokens.shape, ctx.source)
-    base = length - width
-    known = jnp.maximum(base, 0)
-    cache, _ = prefill.prefill(model, weights, tokens, known + 1, cache)
+    # Tokens behind these are fed by each step anew, see `start`.
+    last = read.last(params.drafter, ends, ctx)
+    cache, _ = prefill.prefill(model, weights, tokens, last.known + 1, cache)
     flight = caches.open_block(cache, model.config, rows + width - 1)
-    return read.pack(cache, ends), Fed(flight, base, known)
+    return read.pack(cache, ends), Fed(flight, last.base, last.known)
 
   def forward(params, state, block, tokens, at, offset, mask):
     hides = (block.known - block.base)[:, None, None]
