@@ -14,8 +14,8 @@ speed      rollouts of the embedded pair at temperature 1 by rows, each way in
 
 The first two take no time: the machine may do other things, five minutes on two
 idle cores. The third takes ten minutes on a quiet machine. Parts that have rows
-are kept. Expect the tests to agree, and the frozen draft to lose acceptance as the
-policy moves.
+are kept. Expect the tests to agree, and the frozen draft to lose acceptance as
+the policy moves.
 """
 
 import dataclasses
