@@ -219,11 +219,12 @@ def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
   )
   entries = 2 * mlp_width + 6 * c.width
   entries += 2 * c.num_layers * c.num_kv_heads * c.head_dim
-  scores = heads * slots
-  if ours and c.recurrent is not None:  # Rows of a block see each other.
-    scores = max(scores, c.recurrent.value_heads * caches.block_of(slots))
-    scores *= 2
-  return 12 * scores + entries * jnp.dtype(dtype).itemsize
+  wide = 12 * heads * slots
+  if ours and (made := c.recurrent) is not None:
+    # Floats of rows that see each other, and of what the maps give.
+    seen = made.value_heads * caches.block_of(slots)
+    wide = max(wide, 16 * seen + 32 * (made.channels + made.values))
+  return wide + entries * jnp.dtype(dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -576,7 +577,6 @@ def bytes_per_token(
   slots = sum(slots_seen(config, i, used) for i in layers)
   read = 2 * config.num_kv_heads * config.head_dim * slots * width
   # A state is read as a whole, however long the text is.
-  state = jax.eval_shape(
-    lambda: caches.empty(config, 1, 1, f'float{8 * width}')
-  )
+  dtype = transformer.dtype_of(params)
+  state = jax.eval_shape(lambda: caches.empty(config, 1, 1, dtype))
   return weights, read + _size([x for x in state if isinstance(x, Recurrence)])

@@ -208,7 +208,7 @@ def read(
 def _at(
   records: Records | None, row: int, places: slice
 ) -> tuple[list[str], list[Logprob], list[float]]:
-  """What was recorded of some new tokens of a row."""
+  """Returns the records of some new tokens of a row."""
   origins: list[str] = []
   values: list[Logprob] = []
   sampled: list[float] = []

@@ -143,7 +143,8 @@ def _each(
       )
     return recurrent.advance(old, new, path, count)
 
-  return tuple(map(one, cache, flight))
+  pairs = zip(cache, flight, strict=True)
+  return tuple(one(old, new) for old, new in pairs)
 
 
 def fill(cache: Any, flight: Any, begin: jax.Array, count: jax.Array) -> Any:

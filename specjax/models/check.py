@@ -90,7 +90,7 @@ class _Checked:
     return self.head(out.hidden)
 
   def stepwise(self) -> np.ndarray:
-    """The same, where each token of the tree is fed by itself."""
+    """Logits [B, N + 1, V] of the tree, each token in a pass of its own."""
     cache, used = self.cached()
     tokens, depth, mask = self.block()
     flight = caches.open_block(cache, self.model.config, mask.shape[-1])
@@ -135,25 +135,24 @@ def _spoiled(cache: Any, used: jax.Array) -> Any:
 def _check_shapes(it: _Checked) -> None:
   """Checks the shapes and types of a pass behind a cache."""
   sizes, (batch, slots) = it.model.config, (len(_LENGTHS), _SLOTS)
-  cache = transformer.open_cache(it.model, it.params, batch, slots)
   tokens, depth, mask = it.block()
   count = mask.shape[-1]
   used = jnp.asarray(_LENGTHS) - 1
-  inputs = tokens, used[:, None] + depth, cache, used, mask
+  taps = (0,) if it.model.empty is None else ()
 
-  def ask(**options):
-    forward = functools.partial(it.model.forward, **options)
-    return jax.eval_shape(forward, it.params, *inputs)
+  def feed(params):
+    cache = transformer.open_cache(it.model, params, batch, slots)
+    inputs = tokens, used[:, None] + depth, cache, used, mask
+    return it.model.forward(params, *inputs, taps=taps)
 
   try:
-    out = ask()
-  except ValueError:
-    raise
+    out = jax.eval_shape(feed, it.params)
   except Exception as error:  # Other code may raise anything.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise ValueError(
-      'model: forward fails with these params; are they of this model, and its '
-      f'arguments those of specjax.Model? ({type(error).__name__}: {reason})'
+      f'model: forward fails ({type(error).__name__}: {reason}); are these '
+      'params of this model, and its functions those of specjax.Model or of '
+      'specjax.adapt?'
     ) from error
   if not isinstance(out, transformer.Output):
     raise ValueError(
@@ -197,11 +196,11 @@ def _check_shapes(it: _Checked) -> None:
       'at least as many bits, or tokens that differ are tied'
     )
   if it.model.empty is None:
-    tapped = ask(taps=(0,)).taps
-    if tapped.shape != (batch, count, 1, sizes.width):
+    shape = batch, count, 1, sizes.width
+    if out.taps.shape != shape:
       raise ValueError(
-        f'model: taps of one layer must have the shape '
-        f'{(batch, count, 1, sizes.width)}, got {tapped.shape}'
+        f'model: taps of one layer must have the shape {shape}, got '
+        f'{out.taps.shape}'
       )
 
 

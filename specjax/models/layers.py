@@ -139,7 +139,7 @@ class Layer(nn.Module):
     return y if scale is None else y * scale
 
   def _remember(self, x, cache, mask, flight, at):
-    """What a state in place of attention gives, and the block in flight."""
+    """Returns the output [B, T, E] of a layer with a state, and its block."""
     c = self.config
     mixer = GatedDeltaLayer(
       c.recurrent,

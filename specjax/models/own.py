@@ -212,7 +212,7 @@ def as_target(
           f'tokenizer must have the methods encode and decode, got '
           f'{type(tokenizer).__name__} without {name}'
         )
-  if eos != ():
+  if not isinstance(eos, tuple | list) or eos:
     check_eos(model.config.vocab_size, eos)
   return Target(
     model,

@@ -145,7 +145,7 @@ class GatedDeltaLayer(nn.Module):
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
-    """What is added to the stream [B, T, E], and the block in flight.
+    """Returns the output [B, T, E] of the layer, and the block in flight.
 
     Args:
       x: [B, T, E].
@@ -239,7 +239,7 @@ class GatedDeltaLayer(nn.Module):
 
 
 def _mix(s, state, block, mask, at, q, k, v, beta, total):
-  """What T rows of a block read, and the updates of the whole block.
+  """Returns the reads of T rows of a block, and the updates of all its rows.
 
   Args:
     s: sizes.

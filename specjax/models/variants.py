@@ -35,25 +35,25 @@ def _changed(model: Model, keeps_head: bool = True, **changes: Any) -> Model:
 
   A head that was resized for a draft stays so.
   """
-  config = _replaced(model.config, changes)
+  config = dataclasses.replace(_ours(model, *changes), **changes)
   made = transformer.build(config)
   if model.placement is not None:
     made = transformer.place(made, model.placement)
   return made._replace(head=model.head) if keeps_head else made
 
 
-def _replaced(config: Any, changes: dict[str, Any]) -> TransformerConfig:
-  """Returns a configuration with some fields changed.
+def _ours(model: Model, *names: str) -> TransformerConfig:
+  """Returns the configuration of a model, of which some fields are changed.
 
   Raises:
-    ValueError: it is of a model of other code.
+    ValueError: it is a model of other code; names these fields.
   """
-  if not isinstance(config, TransformerConfig):
+  if not isinstance(model.config, TransformerConfig):
     raise ValueError(
-      f'{", ".join(changes)}: a model of other code cannot be changed; choose '
-      'a drafter that needs no layers of it, such as lm, ngram or suffix'
+      f'{", ".join(names)}: a model of other code cannot be changed; choose a '
+      'drafter that needs no layers of it, such as lm, ngram or suffix'
     )
-  return dataclasses.replace(config, **changes)
+  return model.config
 
 
 def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
@@ -67,7 +67,7 @@ def with_cache_attention(model: Model, attention: CacheAttention) -> Model:
 
 
 def _with(model: Model, **changes: Any) -> Model:
-  config = _replaced(model.config, changes)
+  config = dataclasses.replace(_ours(model, *changes), **changes)
   if config == model.config:
     return model
   # A head of its own stays, the usual one becomes the new model's.
@@ -111,8 +111,7 @@ def narrow(model: Model, window: int, sinks: int = 0) -> Model:
 @functools.cache
 def first_layers(model: Model, layers: int) -> Model:
   """A model's first layers, its last norm and its head; same parameters."""
-  short = _replaced(model.config, {'num_layers': layers, 'windows': ()})
-  windows = model.config.windows[: short.num_layers]
+  windows = _ours(model, 'layers').windows[:layers]
   return _changed(model, num_layers=layers, windows=windows)
 
 

@@ -121,7 +121,7 @@ BUGS = {bug.__name__: bug for bug in (one_more, one_less, shifted, uncle)}
 @pytest.mark.slow
 @pytest.mark.parametrize('bug', BUGS)
 def test_a_wrong_state_changes_texts(bug, float64):
-  """What the tests above see."""
+  """Texts, which the tests above compare, are those of another model."""
   parts = generate.PARTS._replace(write=BUGS[bug])
   assert models.new_tokens(run(*TREE, parts=parts)) != plain_texts()
 

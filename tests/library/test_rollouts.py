@@ -72,7 +72,7 @@ def test_samples_share_one_read_and_are_those_of_reads_of_their_own(
   'drafts', [True, pytest.param(False, marks=pytest.mark.slow)]
 )
 def test_a_text_is_that_of_its_key_alone(drafts):
-  """Whatever the rows, the neighbours and their order, and with its records."""
+  """Rows, neighbours and their order change neither texts nor records."""
   whole, other = made(drafts)(PROMPTS, (5, 2)), made(drafts, rows=1)
   back = other(PROMPTS[:0:-1], (5, 2), indices=[3, 2, 1])
   for mine, own in zip(arrays(whole), arrays(back), strict=True):

@@ -10,11 +10,10 @@ from specjax.checkpoints.families.llama import (
   IGNORED,
   SOURCES,
   attention_bias_row,
-  experts_of,
   size_rows,
   tied_row,
 )
-from specjax.checkpoints.families.qwen import QWEN3_MOE
+from specjax.checkpoints.families.qwen import QWEN3_MOE, sparse_row
 from specjax.checkpoints.families.table import (
   KEEP,
   LINEAR,
@@ -25,7 +24,7 @@ from specjax.checkpoints.families.table import (
   TensorSplit,
 )
 from specjax.checkpoints.families.values import attribute, take
-from specjax.models.config import Experts, GatedDelta, TransformerConfig
+from specjax.models.config import GatedDelta, TransformerConfig
 
 _MIXER = 'model.layers.{}.linear_attn.'
 _SHARED = 'model.layers.{}.mlp.shared_expert'
@@ -41,16 +40,15 @@ def _types(value):
   return value
 
 
-def _state_row(by_head: bool, value_heads: int = 32) -> Row:
+def _state_row(by_head: bool) -> Row:
   """Row of the layers with a state.
 
   Args:
     by_head: whether outputs of their maps lie head by head.
-    value_heads: default of their heads.
   """
   names = {
     'linear_num_key_heads': ('key_heads', 16),
-    'linear_num_value_heads': ('value_heads', value_heads),
+    'linear_num_value_heads': ('value_heads', 32),
     'linear_key_head_dim': ('key_dim', 128),
     'linear_value_head_dim': ('value_dim', 128),
     'linear_conv_kernel_dim': ('kernel', 4),
@@ -83,42 +81,6 @@ def _state_row(by_head: bool, value_heads: int = 32) -> Row:
       for i in range(config.num_layers)
     ]
     return written | {'layer_types': types}
-
-  return Row(read, write)
-
-
-def _experts_row(count: int, chosen: int, width: int, shared: int) -> Row:
-  """Row of a mixture with an expert that all tokens go to."""
-  sizes = {
-    'num_experts': ('count', count),
-    'num_experts_per_tok': ('chosen', chosen),
-    'moe_intermediate_size': ('width', width),
-    'shared_expert_intermediate_size': ('shared', shared),
-  }
-
-  def read(rest, known):
-    every = take(rest, 'decoder_sparse_step', values.size, 1)
-    listed = take(rest, 'mlp_only_layers', values.layers, ())
-    layers = range(known['num_layers'])
-    made = Experts(
-      **{n: take(rest, k, values.size, x) for k, (n, x) in sizes.items()},
-      normalize=take(rest, 'norm_topk_prob', values.flag, True),
-      dense=tuple(i for i in layers if i in listed or (i + 1) % every),
-    )
-    return {'experts': made}
-
-  def write(config):
-    experts = experts_of(config)
-    written = {
-      name: getattr(experts, field) for name, (field, _) in sizes.items()
-    }
-    if not experts.shared:
-      raise ValueError('experts have no shared one')
-    return written | {
-      'decoder_sparse_step': 1,
-      'mlp_only_layers': list(experts.dense),
-      'norm_topk_prob': experts.normalize,
-    }
 
   return Row(read, write)
 
@@ -179,7 +141,7 @@ QWEN3_NEXT = Family(
     rope.rope_row(part=0.25),
     *_REST,
     _state_row(by_head=True),
-    _experts_row(512, 10, 512, 512),
+    sparse_row(512, 10, 512, normalize=True, shared=512),
   ),
   fixed={'qk_norm': True, 'norm_plus_one': True, 'attention_gate': True},
   sources={
@@ -240,7 +202,7 @@ QWEN3_5_MOE = dataclasses.replace(
       num_attention_heads=16,
     ),
     *_ROWS_3_5,
-    _experts_row(256, 8, 512, 512),
+    sparse_row(256, 8, 512, normalize=True, shared=512),
   ),
   harmless=_OF_DRAFTS,
   sources={

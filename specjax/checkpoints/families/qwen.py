@@ -111,39 +111,58 @@ QWEN3_VL = dataclasses.replace(
 )
 
 
-def _read_experts(rest, known):
-  every = take(rest, 'decoder_sparse_step', values.size, 1)
-  listed = take(rest, 'mlp_only_layers', values.layers, ())
-  layers = range(known['num_layers'])
-  dense = tuple(i for i in layers if i in listed or (i + 1) % every)
-  # Two names of the same, by the version that wrote it.
-  count = take(rest, 'num_experts', values.size, None)
-  usual = 128 if count is None else count
-  other = take(rest, 'num_local_experts', values.size, usual)
-  if count not in (None, other):
-    raise ValueError(f'num_experts = {count} but num_local_experts = {other}')
-  experts = Experts(
-    other,
-    take(rest, 'num_experts_per_tok', values.size, 8),
-    take(rest, 'moe_intermediate_size', values.size, 768),
-    take(rest, 'norm_topk_prob', values.flag, False),
-    dense,
-  )
-  return {'experts': experts}
+def sparse_row(
+  count: int, chosen: int, width: int, normalize: bool, shared: int = 0
+) -> Row:
+  """Row of a mixture of experts in some layers.
+
+  Args:
+    count: default of their number.
+    chosen: default of how many of them read a token.
+    width: default of theirs.
+    normalize: default of whether their weights add up to one.
+    shared: default of the width of the expert that all tokens go to; 0: there
+      is none.
+  """
+
+  def read(rest, known):
+    every = take(rest, 'decoder_sparse_step', values.size, 1)
+    listed = take(rest, 'mlp_only_layers', values.layers, ())
+    layers = range(known['num_layers'])
+    dense = tuple(i for i in layers if i in listed or (i + 1) % every)
+    # Two names of the same, by the version that wrote it.
+    given = take(rest, 'num_experts', values.size, None)
+    usual = count if given is None else given
+    other = take(rest, 'num_local_experts', values.size, usual)
+    if given not in (None, other):
+      raise ValueError(f'num_experts = {given} but num_local_experts = {other}')
+    experts = Experts(
+      other,
+      take(rest, 'num_experts_per_tok', values.size, chosen),
+      take(rest, 'moe_intermediate_size', values.size, width),
+      take(rest, 'norm_topk_prob', values.flag, normalize),
+      dense,
+      shared=shared and take(rest, _SHARED, values.size, shared),
+    )
+    return {'experts': experts}
+
+  def write(config):
+    experts = experts_of(config)
+    written = {
+      'decoder_sparse_step': 1,
+      'mlp_only_layers': list(experts.dense),
+      'num_experts': experts.count,
+      'num_experts_per_tok': experts.chosen,
+      'moe_intermediate_size': experts.width,
+      'norm_topk_prob': experts.normalize,
+    }
+    # Zero comes back as the default, which is then named.
+    return written | ({_SHARED: experts.shared} if experts.shared else {})
+
+  return Row(read, write)
 
 
-def _write_experts(config):
-  experts = experts_of(config)
-  return {
-    'decoder_sparse_step': 1,
-    'mlp_only_layers': list(experts.dense),
-    'num_experts': experts.count,
-    'num_experts_per_tok': experts.chosen,
-    'moe_intermediate_size': experts.width,
-    'norm_topk_prob': experts.normalize,
-  }
-
-
+_SHARED = 'shared_expert_intermediate_size'
 _MLP = 'model.layers.{}.mlp.'
 
 QWEN3_MOE = dataclasses.replace(
@@ -156,7 +175,7 @@ QWEN3_MOE = dataclasses.replace(
     values.window_row(4096, switch=True),
     *_REST,
     attention_bias_row(False),
-    Row(_read_experts, _write_experts),
+    sparse_row(128, 8, 768, normalize=False),
   ),
   sources=SOURCES
   | {
