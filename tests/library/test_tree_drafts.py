@@ -20,6 +20,7 @@ from specjax import sampling, verify
 from specjax.drafters import lm
 from specjax.drafters.shapes import dynamic_tree, static_tree
 from specjax.loop import generate, scoring
+from specjax.models import prefill, transformer
 from specjax.types import Params
 from tests.library import test_drafter_promises as promises
 from tests.support import models, papers_in_numpy
@@ -77,8 +78,10 @@ def steps(drafter, rounds=1):
   ctx, memory = promises.fresh(drafter, params, tokens, length, values)
   history = sampling.history(values, ctx.tokens, ctx.length, VOCAB)
   ctx = ctx._replace(history=history)
-  # The target has read the same into a cache of its own.
-  read = ctx._replace(cache=memory.state)
+  # The target reads the text itself, whatever a drafter remembers of it.
+  cache = transformer.open_cache(MODEL, weights, *tokens.shape)
+  cache, _ = prefill.prefill(MODEL, weights, tokens, length, cache)
+  read = ctx._replace(cache=cache)
 
   @jax.jit
   def step(keys):
