@@ -87,12 +87,12 @@ _PARTS: dict[str, tuple[dict[str, Candidate], dict]] = {
   ),
   'divergences': (
     {
-      name: _lm(f'runs/distill/drafts/{name}')
-      for name in ('undistilled', 'control')
+      'undistilled': _lm('undistilled'),
+      'control': _lm('runs/distill/control/weights'),
     }
     | {
       f'{loss} on {text}'.replace('_', ' '): _lm(
-        f'runs/distill/drafts/{text}-{loss}'
+        f'runs/distill/{text}-{loss}/weights'
       )
       for text in _TEXTS
       for loss in _LOSSES.split()

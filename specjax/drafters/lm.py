@@ -12,6 +12,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specjax import checkpoints
@@ -20,7 +21,7 @@ from specjax.checkpoints import parameters, precision, vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters.heads import files
 from specjax.drafters.heads.frequencies import Reduction
-from specjax.drafters.heads.trainable import Trainable
+from specjax.drafters.heads.trainable import Trainable, mean
 from specjax.drafters.shapes import chain, shape, static_tree
 from specjax.drafters.shapes.language_model import walk as walk
 from specjax.drafters.shapes.policies import Policy
@@ -254,13 +255,16 @@ def load(
 TRAINING = 'training.json'  # beside a finished draft: what it cost
 
 
-def trainable(target: Model, path: str = '', **sizes: Any) -> Trainable:
+def trainable(
+  target: Model, path: str = '', next_token: bool = False, **sizes: Any
+) -> Trainable:
   """A draft to train: one that is there already, or one of given sizes.
 
   Args:
     target: the target model.
     path: of the checkpoint that training begins with, a Hugging Face directory
       or the name of a model on the Hub; empty: random weights.
+    next_token: it learns the tokens that follow, whatever the target gives.
     **sizes: of a model with random weights, those of
       `models.transformer.TransformerConfig` but the vocabulary and, unless they
       are given, the positions, which are the target's.
@@ -302,6 +306,10 @@ def trainable(target: Model, path: str = '', **sizes: Any) -> Trainable:
   def loss(params, seen, key):
     del key  # Unused.
     said = transformer.score(model, params.drafter, seen.tokens)
+    if next_token:
+      log_q = jax.nn.log_softmax(said[:, :-1].astype(jnp.float32))
+      nats = -jnp.take_along_axis(log_q, seen.tokens[:, 1:, None], -1)[..., 0]
+      return {'token': mean(nats, seen.weights[:, :-1])}
     return {'token': seen.judge(seen.logits, said, seen.weights)}
 
   def save(place, config, params, tokenizer):
@@ -313,11 +321,12 @@ def trainable(target: Model, path: str = '', **sizes: Any) -> Trainable:
     )
 
   return Trainable(
-    {'kind': 'lm', 'from': path, **sizes},
+    {'kind': 'lm', 'from': path, 'next_token': next_token, **sizes},
     (),
     init,
     loss,
     lambda depth: chain.make(walk(model), depth),
     save=save,
     read=lambda place: checkpoints.load(place)[1],
+    model=model,
   )

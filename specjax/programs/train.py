@@ -10,16 +10,14 @@ bit-identical parameters in the end.
 from specjax.cli import command
 from specjax.training import (
   count_tokens,
-  distill,
   online,
   train_heads,
   train_pair,
 )
-from specjax.training.recipes import Counts, Distillation, Heads, Online, Recipe
+from specjax.training.recipes import Counts, Heads, Online, Recipe
 
 PROGRAMS = {
   Recipe: train_pair.main,
-  Distillation: distill.main,
   Heads: train_heads.main,
   Online: online.main,
   Counts: count_tokens.main,

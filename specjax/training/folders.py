@@ -82,30 +82,21 @@ def claim_examples(folder: pathlib.Path, fingerprint: str) -> None:
     file.write_text(f'{fingerprint}\n')
 
 
-def cost(
-  folder: pathlib.Path, *runs: tuple[str, Optimization, int]
-) -> dict[str, Any]:
-  """The cost of trained weights, all runs of `optimize.train` together.
-
-  Args:
-    folder: of the runs.
-    *runs: name, optimization, and how many models were trained at once, whose
-      cost is not told apart.
+def cost(folder: pathlib.Path, name: str, o: Optimization) -> dict[str, Any]:
+  """The cost of the weights that a run of `optimize.train` made.
 
   Returns:
-    seconds by the clock, cpu_seconds of all cores, steps, tokens, the largest
-    number of models at once, and the machine in words.
+    seconds by the clock, cpu_seconds of all cores, steps, tokens and the
+    machine in words.
   """
-  totals = {'seconds': 0.0, 'cpu_seconds': 0.0, 'steps': 0, 'tokens': 0}
-  for name, o, _ in runs:
-    lines = (folder / f'{name}.jsonl').read_text().splitlines()
-    last = json.loads(lines[-1])
-    for key in ('seconds', 'cpu_seconds'):
-      totals[key] = round(totals[key] + last[key], 1)
-    totals['steps'] += last['step']
-    totals['tokens'] += last['step'] * o.accumulate * o.batch * o.length
-  together = max(count for *_, count in runs)
-  return totals | {'together': together, 'machine': machine()}
+  last = json.loads((folder / f'{name}.jsonl').read_text().splitlines()[-1])
+  return {
+    'seconds': round(last['seconds'], 1),
+    'cpu_seconds': round(last['cpu_seconds'], 1),
+    'steps': last['step'],
+    'tokens': last['step'] * o.accumulate * o.batch * o.length,
+    'machine': machine(),
+  }
 
 
 def machine() -> str:

@@ -17,7 +17,6 @@ from specjax.models.transformer import Model
 from specjax.training import data, folders
 from specjax.training.examples import Reader, Split, split
 from specjax.training.recipes import (
-  Distillation,
   Heads,
   Mixture,
   Online,
@@ -41,7 +40,7 @@ class Material(NamedTuple):
   examples: Split | None = None
 
 
-def check_target(x: Distillation | Heads | Online, asked: dict) -> None:
+def check_target(x: Heads | Online, asked: dict) -> None:
   """Checks the target without its weights.
 
   Args:
@@ -63,7 +62,7 @@ def check_target(x: Distillation | Heads | Online, asked: dict) -> None:
   need_positions(config.max_positions, 'the target has', asked)
 
 
-def check(x: Distillation | Heads) -> None:
+def check(x: Heads) -> None:
   """Checks the target without its weights, and makes the folder of the data.
 
   Raises:
@@ -81,7 +80,7 @@ def check(x: Distillation | Heads) -> None:
     x.mixture.need_no_packages(f'none are read for {folder}: leave it at 0')
 
 
-def _made_for(x: Distillation | Heads) -> dict[str, Any]:
+def _made_for(x: Heads) -> dict[str, Any]:
   """The settings that the tokens and texts of a recipe depend on, by name."""
   with blame('target: '):
     target = checkpoints.fingerprint(x.target)
@@ -104,14 +103,14 @@ def _made_for(x: Distillation | Heads) -> dict[str, Any]:
   }
 
 
-def read_target(x: Distillation | Heads | Online) -> Material:
+def read_target(x: Heads | Online) -> Material:
   """The target and its tokenizer, and nothing yet that is learned."""
   tokenizer = checkpoints.load_tokenizer(x.target)
   target, weights = checkpoints.load(x.target, x.dtype)
   return Material(x, target, weights, tokenizer, {})
 
 
-def gather(x: Distillation | Heads) -> Material:
+def gather(x: Heads) -> Material:
   """Reads the target, and the corpus as its tokenizer sees it.
 
   Raises:
@@ -119,7 +118,7 @@ def gather(x: Distillation | Heads) -> Material:
       made with another tokenizer, or lacks a share of the mixture.
   """
   check(x)
-  if isinstance(x, Heads) and x.has_examples:
+  if x.has_examples:
     tokenizer = checkpoints.load_tokenizer(x.target)
     size = checkpoints.describe(x.target).model.config.vocab_size
     sides = split(Reader(x.examples, tokenizer, size))  # Before weights.

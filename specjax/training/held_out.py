@@ -18,7 +18,7 @@ from specjax.models.transformer import Model
 from specjax.training import examples, folders, generated
 from specjax.training import examples as example_windows
 from specjax.training.generated import Material
-from specjax.training.recipes import Distillation, Heads, HeldOut
+from specjax.training.recipes import Heads, HeldOut
 from specjax.types import Drafter, Params, Spec, SpecState
 
 
@@ -132,7 +132,7 @@ def prepare(x: HeldOut, target: Model, weights: Any, tokenizer: Any) -> Trial:
   return Trial(target, weights, texts, x)
 
 
-def begin(x: Distillation | Heads) -> tuple[pathlib.Path, Material, Trial]:
+def begin(x: Heads) -> tuple[pathlib.Path, Material, Trial]:
   """The folder of a recipe, what it learns from, and what it is tried on.
 
   Raises:

@@ -260,7 +260,7 @@ def main(x: Online) -> None:
     config = {
       **head.config,
       'target': checkpoints.fingerprint(x.target),
-      'training': folders.cost(folder, ('online', o, 1)),
+      'training': folders.cost(folder, 'online', o),
     }
     train_heads.save(head, path, config, params, m.tokenizer)
   print(json.dumps({'head': str(path)} | lines[-1]))

@@ -69,27 +69,6 @@ def make_optimizer(o: Optimization) -> optax.GradientTransformation:
   return every.gradient_transformation()
 
 
-def apart(
-  optimizer: optax.GradientTransformation,
-) -> optax.GradientTransformation:
-  """Applies an optimizer to each model of a dict as if it were alone.
-
-  Clipped together, the model with the largest gradients would slow the others.
-  """
-
-  def init(params):
-    return {name: optimizer.init(part) for name, part in params.items()}
-
-  def update(grads, state, params):
-    parts = {
-      name: optimizer.update(grads[name], state[name], params[name])
-      for name in params
-    }
-    return tuple({n: part[i] for n, part in parts.items()} for i in range(2))
-
-  return optax.GradientTransformation(init, update)
-
-
 class TrainingLog:
   """A line of JSON for every checkpoint, and the time that it took so far.
 
@@ -230,7 +209,6 @@ def train(
   frozen: Any,
   batch: Callable[[int, Any], Any],
   report: Callable[[Any], dict[str, Any]] | None = None,
-  optimizer: optax.GradientTransformation | None = None,
   place: Callable[[Any], Any] = jax.device_put,
 ) -> Any:
   """Minimises a loss; resumes from the last checkpoint under `folder`.
@@ -250,13 +228,12 @@ def train(
       same batches: what it makes of the parameters it keeps under the number.
     report: parameters -> facts about held-out text, at every checkpoint; with
       `o.patience` their `score` says which is the best.
-    optimizer: `make_optimizer(o)` by default.
     place: puts what is trained and what is frozen on the devices.
 
   Returns:
     The trained parameters.
   """
-  optimizer = optimizer or make_optimizer(o)
+  optimizer = make_optimizer(o)
   step = make_step(loss, optimizer, o.dtype)
   # Copied, since the loop donates its carry.
   carry = jax.tree.map(np.array, params)

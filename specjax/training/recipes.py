@@ -404,41 +404,75 @@ class Recipe(Training):
     need_positions(self.max_positions, 'max_positions is', asked)
 
 
+def need_target(path: str) -> None:
+  """Raises where a target is not there."""
+  with blame('target: '):
+    checkpoints.locate(path)
+
+
 @dataclasses.dataclass(kw_only=True)
-class OfTarget(Training):
-  """Fields of every recipe that trains for a given target.
+class Heads(Training):
+  """A drafter that is trained for a frozen target.
 
   Attributes:
     target: its checkpoint; its tokenizer reads the corpus.
+    trainable: function `(target, **options)` that returns a
+      `heads.trainable.Trainable`, by its full name; `medusa` is short for
+      `specjax.drafters.medusa.trainable`.
+    optimization: windows are of `length` tokens.
+    options: further arguments of `trainable`.
+    divergence: of target and drafter, that is minimised: a function of
+      `specjax.training.divergences`, or another by its full name.
     data: folder of the corpus' tokens and the target's texts, which are made
       where they are missing.
     texts: of the target.
     mixture: shares of the corpus.
     held_out: prompts that drafters are tried on at every checkpoint.
     every: of the training documents only each so many-th is used.
+    examples: learned instead of the corpus and the target's texts, where they
+      name a file.
+    share: of the windows that are the target's own text; the rest are the
+      corpus'.
+    own_share: of the windows that the drafter wrote itself, which only a model
+      of its own (`lm`) can.
+    own_texts: of the drafter, written anew every `refresh` batches.
+    refresh: batches between own texts.
+    devices: that the windows of a batch are split over.
   """
 
   target: str
+  trainable: str
+  optimization: Optimization
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  divergence: str = 'cross_entropy'
   data: str = ''
   texts: Texts = dataclasses.field(default_factory=Texts)
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
   held_out: HeldOut = dataclasses.field(default_factory=HeldOut)
   every: Count = 1
+  examples: Examples = dataclasses.field(default_factory=Examples)
+  share: Share = 0.5
+  own_share: Share = 0.0
+  own_texts: Texts = dataclasses.field(default_factory=lambda: Texts(64))
+  refresh: Count = 25
+  devices: Count = 1
 
   @property
   def has_examples(self) -> bool:
     """The recipe learns from examples of the user's."""
-    return False
+    return bool(self.examples.prompts.path)
 
   def positions(self) -> dict[str, int]:
     """Returns the positions that the recipe asks of its models, by field."""
-    asked = {}
+    x = self.held_out
+    asked = {
+      'held_out.prompt_length + held_out.new_tokens': (
+        x.prompt_length + x.new_tokens
+      ),
+      'optimization.length': self.optimization.length,
+    }
     if not self.has_examples:
       asked['texts.length'] = self.texts.length + 1
-    for field, one in vars(self).items():
-      if isinstance(one, HeldOut):
-        both = f'{field}.prompt_length + {field}.new_tokens'
-        asked[both] = one.prompt_length + one.new_tokens
     return asked
 
   def check(self) -> None:
@@ -450,110 +484,25 @@ class OfTarget(Training):
         self.data, 'data is empty: name the folder of the corpus and the texts'
       )
       self.texts.check('texts')
-    self.held_out.check('held_out')
-
-
-def need_target(path: str) -> None:
-  """Raises where a target is not there."""
-  with blame('target: '):
-    checkpoints.locate(path)
-
-
-@dataclasses.dataclass(kw_only=True)
-class Distillation(OfTarget):
-  """One draft, distilled by every divergence on every kind of data.
-
-  Attributes:
-    width: of the draft, see `train_pair.draft_size`.
-    undistilled: next-token training on the corpus, which every draft of the
-      grid starts from.
-    distillation: of each draft. The control goes on with next-token training
-      instead.
-    divergences: functions of `specjax.training.divergences`, or others by
-      their full names.
-    kinds: of data: functions of `specjax.training.draft_data`, or others by
-      their full names.
-    own_texts: of each draft, where it learns from its own; they are written
-      anew every `refresh` steps.
-    refresh: steps between own texts.
-    final: held-out prompts that drafts are tried on in the end.
-    max_positions: of the draft.
-  """
-
-  width: int
-  undistilled: Optimization
-  distillation: Optimization
-  divergences: tuple[str, ...]
-  kinds: tuple[str, ...]
-  own_texts: Texts = dataclasses.field(default_factory=lambda: Texts(64))
-  refresh: Count = 25
-  final: HeldOut = dataclasses.field(
-    default_factory=lambda: HeldOut(prompts=20, new_tokens=64, seed=18)
-  )
-  max_positions: Count = 512
-
-  def positions(self) -> dict[str, int]:
-    return super().positions() | {
-      'own_texts.length': self.own_texts.length + 1,
-      'undistilled.length': self.undistilled.length,
-      'distillation.length': self.distillation.length,
-    }
-
-  def check(self) -> None:
-    super().check()
-    self.undistilled.check('undistilled')
-    self.distillation.check('distillation')
     self.own_texts.check('own_texts')
-    self.final.check('final')
-    for field in ('texts', 'own_texts'):
-      getattr(self, field).need_full(field, self.distillation)
-    check_width('width', self.width)
-    need_positions(self.max_positions, 'max_positions is', self.positions())
-
-
-@dataclasses.dataclass(kw_only=True)
-class Heads(OfTarget):
-  """A drafter that is trained on the features of a frozen target.
-
-  Attributes:
-    trainable: function `(target, **options)` that returns a
-      `heads.trainable.Trainable`, by its full name; `medusa` is short for
-      `specjax.drafters.medusa.trainable`.
-    optimization: windows are of `length` tokens.
-    options: further arguments of `trainable`.
-    divergence: of target and drafter, that is minimised: a function of
-      `specjax.training.divergences`, or another by its full name.
-    examples: learned instead of the corpus and the target's texts, where they
-      name a file.
-    share: of the windows that are the target's own text; the rest are the
-      corpus'.
-    devices: that the windows of a batch are split over.
-  """
-
-  trainable: str
-  optimization: Optimization
-  options: dict[str, Any] = dataclasses.field(default_factory=dict)
-  divergence: str = 'cross_entropy'
-  examples: Examples = dataclasses.field(default_factory=Examples)
-  share: Share = 0.5
-  devices: Count = 1
-
-  @property
-  def has_examples(self) -> bool:
-    return bool(self.examples.prompts.path)
-
-  def positions(self) -> dict[str, int]:
-    return super().positions() | {
-      'optimization.length': self.optimization.length
-    }
-
-  def check(self) -> None:
-    super().check()
+    self.held_out.check('held_out')
     self.examples.check()
     o = self.optimization
     o.check('optimization', scored=True)
+    need(
+      self.share + self.own_share <= 1,
+      f'share + own_share is {self.share} + {self.own_share}: they must not be '
+      'above 1 together, lower one',
+    )
+    need(
+      not (self.own_share and self.has_examples),
+      f'own_share is {self.own_share}, but examples.prompts.path names the '
+      'texts: leave one out',
+    )
     if self.share and not self.has_examples:
       self.texts.need_full('texts', o)
+    if self.own_share:
+      self.own_texts.need_full('own_texts', o)
     need(
       o.batch % self.devices == 0,
       f'optimization.batch is {o.batch}, which devices = {self.devices} does '

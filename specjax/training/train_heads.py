@@ -6,6 +6,7 @@ times as large as the text. A method brings its own `Trainable` (see
 """
 
 import json
+import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from specjax.training.generated import (
   draw_texts,
   draw_windows,
   write_target_texts,
+  write_texts,
 )
 from specjax.training.held_out import Trial
 from specjax.training.optimize import in_dtype, train
@@ -73,7 +75,7 @@ def shrink(x: Heads) -> None:
   x.folder += '-quick'
   x.data = x.folder
   x.every = 40
-  x.texts = Texts(count=8, batch=8, length=32)
+  x.texts = x.own_texts = Texts(count=8, batch=8, length=32)
   x.optimization.shrink(8, 32)
   x.held_out.shrink()
 
@@ -166,23 +168,65 @@ def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   return batch
 
 
-def batches(m: Material) -> Callable[[int, Any], dict[str, Any]]:
-  """(step, parameters) -> windows of both kinds of text, and the step."""
+def own_texts(m: Material, model: Model) -> Callable[[int, Any], np.ndarray]:
+  """(number, parameters) -> texts that a drafter wrote some batches ago.
+
+  Texts of a refresh are files under its number: a run that resumes between two
+  of them reads what it had read.
+  """
+  x, kept = m.recipe, {}
+
+  def texts(number, params):
+    since = number - number % x.refresh
+    if since not in kept:
+      folder = pathlib.Path(x.folder) / 'own_texts' / f'{since:06d}'
+      need(
+        number == since or folder.exists(),
+        f'{folder} is missing, and batch {number} goes on from there; remove '
+        'the checkpoints of this training to begin it again',
+      )
+      kept.clear()
+      kept[since] = write_texts(
+        folder,
+        model,
+        params,
+        x.own_texts,
+        m.streams,
+        x.mixture,
+        x.seed + 100 + since,
+      )
+    return kept[since]
+
+  return texts
+
+
+def batches(
+  m: Material, model: Model | None = None
+) -> Callable[[int, Any], dict[str, Any]]:
+  """(number, parameters) -> windows of each kind of text, and the number.
+
+  Args:
+    m: what is learned from.
+    model: the drafter as a model that writes texts of its own.
+  """
   if m.examples is not None:
     return from_examples(m)
   x, o = m.recipe, m.recipe.optimization
-  written = round(x.share * o.batch)
+  written, own = (round(s * o.batch) for s in (x.share, x.own_share))
+  left = o.batch - written - own
   texts = write_target_texts(m) if written else None
+  write = own_texts(m, model) if own else None
 
-  def batch(step, params):
-    del params  # Unused.
+  def batch(number, params):
     parts = []
     if texts is not None:
-      parts.append(draw_texts(texts, written, o.length, x.seed + 2, step))
-    if written < o.batch:
-      left = o.batch - written
-      parts.append(draw_windows(m, left, o.length, x.seed + 3, step))
-    return {'tokens': np.concatenate(parts), 'step': np.int32(step)}
+      parts.append(draw_texts(texts, written, o.length, x.seed + 2, number))
+    if write is not None:
+      made = write(number, params)
+      parts.append(draw_texts(made, own, o.length, x.seed + 2, number))
+    if left:
+      parts.append(draw_windows(m, left, o.length, x.seed + 3, number))
+    return {'tokens': np.concatenate(parts), 'step': np.int32(number)}
 
   return batch
 
@@ -238,6 +282,11 @@ def main(x: Heads) -> None:
   if m.examples is not None:
     print(examples.describe(m.examples))
   head = make(x, m.target)
+  need(
+    not x.own_share or head.model is not None,
+    f'own_share is {x.own_share}, but {x.trainable} writes no text without '
+    'its target: leave it at 0, or train lm',
+  )
   drafter = head.drafter(x.held_out.depth)
   if drafter.positions is not None:
     need_positions(drafter.positions, 'the drafter has', x.positions())
@@ -256,7 +305,7 @@ def main(x: Heads) -> None:
       o.dtype,
     ),
     m.weights,
-    placed.split(batches(m)),
+    placed.split(batches(m, head.model)),
     lambda params: score(trial.report(drafter, params), o.patience),
     place=placed.whole,
   )
@@ -266,7 +315,7 @@ def main(x: Heads) -> None:
       **head.config,
       **measure(head, trial, drafter, params),
       'target': checkpoints.fingerprint(x.target),
-      'training': folders.cost(folder, ('head', o, 1)),
+      'training': folders.cost(folder, 'head', o),
     }
     save(head, path, config, params, m.tokenizer)
   read = head.read or (lambda path: files.read(path, head.config['kind'])[1])

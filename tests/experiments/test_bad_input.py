@@ -54,20 +54,6 @@ def get_config():
     texts=Texts(8, 8, batch=8, length=32), held_out=HeldOut(1, 16, 8),
   )
 """,
-  'distill.py': """
-from specjax.training.recipes import *
-def get_config():
-  first, other = (Optimization(((2, 1e-3), (4, 0.0)), 4, 32) for _ in range(2))
-  texts, own = (Texts(8, 8, batch=8, length=32) for _ in range(2))
-  held, final = (HeldOut(1, 16, 8) for _ in range(2))
-  return Distillation(
-    folder='{}/distill', target='{}/target', data='{}/data', width=64,
-    undistilled=first, distillation=other,
-    divergences=('specjax.training.divergences.forward_kl',),
-    kinds=('specjax.training.draft_data.corpus',),
-    texts=texts, own_texts=own, held_out=held, final=final,
-  )
-""",
   'syntax.py': 'def get_config(:\n',
   'function.py': 'x = 1\n',
   'nothing.py': 'def get_config():\n  pass\n',

@@ -14,7 +14,7 @@ from specjax.bench import results
 from specjax.bench.config import Certificate, Experiment, Mesh
 from specjax.cli import compilation_cache as kept_programs
 from specjax.errors import UserError
-from specjax.training.recipes import Distillation, Heads, Recipe
+from specjax.training.recipes import Heads, Recipe
 from tests.support import processes, tiny
 
 _OPTIONS = (
@@ -162,7 +162,7 @@ def test_the_folder_is_bounded(home, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'kind', [Experiment, Certificate, StepCosts, Recipe, Distillation, Heads]
+  'kind', [Experiment, Certificate, StepCosts, Recipe, Heads]
 )
 def test_every_config_of_a_program_that_computes_has_the_field(kind):
   assert kind.compilation_cache == kept_programs.AUTO

@@ -200,7 +200,9 @@ def test_accumulating_is_a_larger_batch(tmp_path):
 
 
 @pytest.mark.parametrize('cut', [0, 3, 5])
-def test_patience_ends_a_training_with_its_best_weights(tmp_path, cut):
+def test_patience_ends_a_training_with_its_best_weights(
+  tmp_path, cut, monkeypatch
+):
   """Scores 1 3 2 2 ...: after two worse checkpoints it ends with the second."""
   scores = dict(enumerate([1, 3, 2, 2, 9, 9], 1))
   o = Optimization(((1, 1e-2),), 1, patience=2, checkpoint_every=1)
@@ -225,12 +227,12 @@ def test_patience_ends_a_training_with_its_best_weights(tmp_path, cut):
     return jax.tree.map(jnp.ones_like, grads), state
 
   count = optax.GradientTransformation(init, update)
+  monkeypatch.setattr(optimize, 'make_optimizer', lambda o: count)
 
   def run():
     return optimize.train(
       'x', tmp_path, o, {'n': np.zeros(1)},
       lambda params, frozen, x: (params['n'] * x).sum(), None, batch, report,
-      optimizer=count,
     )  # fmt: skip
 
   if cut and cut < 4:

@@ -5,32 +5,32 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.checkpoints import fingerprint
 from specjax.drafters.heads import files
+from specjax.drafters.heads.trainable import Seen
 from specjax.errors import UserError
+from specjax.models import transformer
 from specjax.training import (
-  distill,
-  divergences,
-  draft_data,
-  folders,
   generated,
   held_out,
   train_heads,
 )
 from specjax.training.optimize import TrainingLog
 from specjax.training.recipes import (
-  Distillation,
   Heads,
   HeldOut,
   Mixture,
   Optimization,
   Texts,
 )
+from specjax.types import Params
 from tests.support import tiny
 from tests.support.resumed import assert_equal_weights, killed, lines
 
@@ -236,83 +236,62 @@ def test_reports_are_the_counts_of_the_loop(root):
     )
 
 
-def distillation(root, name):
-  return Distillation(
-    folder=str(root / name),
-    target=str(root / 'target'),
-    data=str(root / 'data'),
-    width=32,
-    undistilled=optimization(schedule=((2, 1e-2),)),
-    distillation=optimization(schedule=((2, 1e-2), (6, 0.0))),
-    divergences=(
-      'specjax.training.divergences.forward_kl',
-      'specjax.training.divergences.total_variation',
-    ),
-    kinds=('specjax.training.draft_data.own_text',),
-    texts=TEXTS,
-    own_texts=TEXTS,
-    refresh=2,
-    held_out=HELD_OUT,
-    final=HELD_OUT,
-    max_positions=128,
-  )
-
-
-class NoTrial:
-  """Reports nothing: to draft would take longer than to learn."""
-
-  x = HELD_OUT
-
-  def report(self, drafter, params):
-    del drafter, params  # Unused.
-    return {}
-
-
-def learn(root, name):
-  """Drafts after learning from their own text."""
-  x = distillation(root, name)
-  m = generated.gather(x)
-  draft = tiny.model(32, 1)
-  (root / name).mkdir(exist_ok=True)
-  grid = distill.Grid(x, root / name, m, draft, NoTrial())
-  return grid.distil(x.kinds[0], draft.init(jax.random.key(0)))
+def draft(root, name, **changes):
+  """A recipe of a draft that learns from its own text."""
+  fields = {
+    'trainable': 'lm',
+    'options': {'path': str(root / 'draft')},
+    'optimization': optimization(schedule=((2, 1e-2), (6, 0.0))),
+    'divergence': 'total_variation',
+    'share': 0.0,
+    'own_share': 1.0,
+    'own_texts': TEXTS,
+    'refresh': 2,
+  }
+  return recipe(root, name, **fields | changes)
 
 
 @pytest.mark.slow
-def test_drafts_that_learn_from_their_own_text_resume(root):
-  one = learn(root, 'one')
-  with killed(draft_data, 'draw_texts', 5):
-    learn(root, 'two')
+def test_a_draft_that_learns_from_its_own_text_resumes(root):
+  train_heads.main(draft(root, 'one'))
+  with killed(train_heads, 'draw_texts', 5):
+    train_heads.main(draft(root, 'two'))
   # It goes on at step 3, between the texts of steps 2 and 4.
-  texts = root / 'two/own_text/own_texts/forward_kl'
+  texts = root / 'two/own_texts'
   steps = ['000000', '000002', '000004']
   assert sorted(p.name for p in texts.iterdir()) == steps
-  two = learn(root, 'two')
-  assert one.keys() == {'forward_kl', 'total_variation'}
-  jax.tree.map(np.testing.assert_array_equal, one, two)
+  train_heads.main(draft(root, 'two'))
+  assert_equal_weights(root / 'one', root / 'two')
   first, second, _ = (np.load(texts / s / '000000.npy') for s in steps)
   assert (first != second).any()
-  lesson = draft_data.Lesson(
-    None, distillation(root, 'two'), None, root / 'two/own_text'
-  )
+  m = generated.gather(draft(root, 'two'))
   shutil.rmtree(texts / '000002')
-  with pytest.raises(ValueError, match='000002 is missing'):
-    draft_data.own_text(lesson)(3, {'forward_kl': None})
+  with pytest.raises(UserError, match='000002 is missing'):
+    train_heads.own_texts(m, tiny.model(32, 1))(3, None)
 
 
-def test_each_draft_learns_from_its_own_windows():
-  model = tiny.model(32, 1, 64)
-  params = model.init(jax.random.key(0))
-  drafts = {'a': model.init(jax.random.key(1))}
-  drafts['b'] = drafts['a']
-  both = {name: divergences.forward_kl for name in drafts}
-  loss = jax.jit(distill.divergence_loss(model, model, both))
-  tokens = np.random.default_rng(0).integers(64, size=(2, 2, 9))
-  apart = loss(drafts, params, tokens)
-  assert apart['a'] != apart['b']
-  for name, windows in zip('ab', tokens, strict=True):
-    same = loss(drafts, params, np.stack([windows, windows]))
-    assert same['a'] == same['b'] == apart[name]
+def test_next_tokens_are_learned_as_they_stand(root):
+  """The mean of their nats, whatever the target gives."""
+  options = {'path': str(root / 'draft'), 'next_token': True}
+  x = draft(root, 'new', options=options)
+  train_heads.check(x)
+  m = generated.read_target(x)
+  head = train_heads.make(x, m.target)
+  weights = head.init(None, None)
+  tokens = np.random.default_rng(0).integers(64, size=(2, 9))
+  logits = transformer.score(head.model, weights, tokens)
+  expected = optax.softmax_cross_entropy_with_integer_labels(
+    logits[:, :-1], tokens[:, 1:]
+  )
+  seen = Seen(jnp.asarray(tokens), None, None)
+  found = head.loss(Params(None, weights), seen, None)['token']
+  assert found == pytest.approx(float(expected.mean()), rel=1e-5)
+
+
+def test_a_head_writes_no_text_of_its_own(root):
+  x = recipe(root, 'alone', share=0.0, own_share=1.0, own_texts=TEXTS)
+  with pytest.raises(UserError, match='own_share'):
+    train_heads.main(x)
 
 
 def test_a_record_forgets_what_is_done_again(tmp_path):
@@ -328,33 +307,6 @@ def test_a_record_forgets_what_is_done_again(tmp_path):
     (3, 1.0),
     (6, 2.0),
   ]
-
-
-@pytest.mark.slow
-def test_the_grid_is_trained_and_judged(root, capsys):
-  distill.main(distillation(root, 'grid'))
-  names = [line['draft'] for line in lines(root / 'grid/grid.jsonl')]
-  assert names == [
-    'undistilled',
-    'control',
-    'own_text-forward_kl',
-    'own_text-total_variation',
-  ]
-  for name in names:
-    checkpoints.load(root / 'grid/drafts' / name)
-  last = json.loads(capsys.readouterr().out.splitlines()[-1])
-  assert last['drafts'] == 4
-
-
-def test_costs_of_runs_add_up(tmp_path):
-  o = optimization()
-  for name, seconds in (('a', 2.0), ('b', 3.0)):
-    facts = {'step': 8, 'seconds': seconds, 'cpu_seconds': 2 * seconds}
-    (tmp_path / f'{name}.jsonl').write_text(json.dumps(facts) + '\n')
-  found = folders.cost(tmp_path, ('a', o, 1), ('b', o, 5))
-  assert (found['seconds'], found['cpu_seconds']) == (5.0, 10.0)
-  assert (found['steps'], found['tokens']) == (16, 16 * 64)
-  assert found['together'] == 5
 
 
 @pytest.mark.slow

@@ -256,16 +256,11 @@ train heads.py:
   held_out.seed -1
   folder= => folder is empty
   texts.count=2 => texts
-train distill.py:
-  width 33
-  divergences () x
-  kinds specjax.training.draft_data.x
   refresh 0
-  own_texts.prompt_length 50
-  final.new_tokens 0
-  undistilled.batch 0
-  max_positions=20 => texts.length
-  final.new_tokens=4 => final.depth is 4
+  own_share=0.6 => share + own_share is 0.5 + 0.6
+  own_share=0.5 own_texts.count=2 => own_texts
+  own_share=0.5 own_texts.length=16 => own_texts
+  own_texts.prompt_length 300
 train configs/online.py:
   rounds=4 => schedule ends at step 300, but rounds x updates are 4 x 10
   memory 0

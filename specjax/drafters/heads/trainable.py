@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from specjax.models.transformer import Model
 from specjax.types import Drafter
 
 Divergence = Callable[[jax.Array, jax.Array], jax.Array]
@@ -91,6 +92,7 @@ class Trainable(NamedTuple):
     `begin` on, that are kept in the config: what a tree is chosen by.
   save(path, config, params): writes it into a new directory, and
   read(path) -> params: reads them again; None of both: as heads are kept.
+  model: the drafter as a model that writes texts without the target, if it is.
   """
 
   config: dict[str, Any]
@@ -101,3 +103,4 @@ class Trainable(NamedTuple):
   measure: Callable[..., dict[str, jax.Array]] | None = None
   save: Callable[..., None] | None = None
   read: Callable[..., Any] | None = None
+  model: Model | None = None
