@@ -66,10 +66,14 @@ def describe_head(
   Raises:
     UserError: it is damaged, or cannot be for this target; names the field.
   """
+  host = Target(target.model, path=plan.target)
+  if describe := planned.beside('describe_head'):  # It is the target's own.
+    with blame(f'{planned.field}: '):
+      return describe(host)
   if not planned.path:
     return None
   with blame(f'{planned.path_field}: '):
-    return files.describe(planned.path, Target(target.model, path=plan.target))
+    return files.describe(planned.path, host)
 
 
 def has_encoder(described: Description) -> bool:

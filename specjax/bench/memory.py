@@ -31,7 +31,7 @@ from specjax.models import layouts, sharding, transformer, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
-from specjax.types import Recurrence, Source
+from specjax.types import Recurrence, Source, Target
 
 _LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
 _MOST_DEVICES = 64  # of a mesh that is proposed
@@ -137,8 +137,11 @@ def of_cache(
   return sharding.bytes_per_device(shapes, placement.of_rows(shapes))
 
 
-def _of_file(one: PlannedDrafter) -> int:
+def _of_file(one: PlannedDrafter, target: Target) -> int:
   """Bytes of weights that no description tells of, in four bytes each."""
+  if describe := one.beside('describe_head'):
+    with contextlib.suppress(CheckpointError):
+      return 4 * describe(target).parameters
   if not os.path.isdir(one.path):
     return 0
   with contextlib.ExitStack() as stack, contextlib.suppress(CheckpointError):
@@ -288,6 +291,7 @@ def predict(
     )
 
   target, weights, memories = measure('target'), 0, [0]
+  host = Target(described['target'].model, path=plan.target)
   drafts: list[list[_Model]] = []
   for drafter in plan.drafters.values():
     # One copy serves every draft length.
@@ -295,7 +299,9 @@ def predict(
     models = [measure(name) for name in levels if name in described]
     weights += sum(one.parameters for one in models)
     weights += sum(
-      _of_file(level) for name, level in levels.items() if name not in described
+      _of_file(level, host)
+      for name, level in levels.items()
+      if name not in described
     )
     beside = w.rows * drafter.remembered(target.config)
     memories.append(beside + sum(one.cache for one in models))

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 import os
+import pathlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,6 +114,31 @@ def _without_quantization(directory, attributes, quantized):
   return rest, join_scales
 
 
+def open_named(
+  directory: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Any] | None:
+  """Returns tensors by the names that a language model alone has for them.
+
+  Args:
+    directory: of the checkpoint.
+    stack: of what is open.
+
+  Returns:
+    The tensors. Those of a model of the Hub whose weights are not here cannot
+    be read; None where the Hub cannot be reached.
+
+  Raises:
+    CheckpointError: a file is missing or damaged.
+  """
+  if lacks_weights(directory):
+    tensors = headers(directory)
+  else:
+    tensors = open_tensors(directory, stack)
+  if tensors is not None and wrappers.is_wrapper(read_json(directory / CONFIG)):
+    return wrappers.text_tensors(tensors)
+  return tensors
+
+
 def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   attributes = read_json(directory / CONFIG)
   attributes, join = _without_quantization(directory, attributes, quantized)
@@ -123,17 +149,13 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
     shapes = conversion.shape_params(config)
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  tensors: dict[str, Any] | None
-  if lacks_weights(directory):
-    tensors = headers(directory)
-  else:
-    tensors = open_tensors(directory, stack)
-  if tensors is not None and wrappers.is_wrapper(attributes):
-    tensors = wrappers.text_tensors(tensors)
-    if wrappers.TIED not in attributes:  # Its default was another before.
-      (head,) = family.sources['unembedding'].names
-      config = dataclasses.replace(config, tied_embeddings=head not in tensors)
-      shapes = conversion.shape_params(config)
+  tensors = open_named(directory, stack)
+  wrapped = tensors is not None and wrappers.is_wrapper(attributes)
+  if wrapped and wrappers.TIED not in attributes:
+    # Its default was another before.
+    (head,) = family.sources['unembedding'].names
+    config = dataclasses.replace(config, tied_embeddings=head not in tensors)
+    shapes = conversion.shape_params(config)
   sources = conversion.list_sources(family, config, shapes)
   form = devices.FORMS.get(jax.default_backend(), devices.CPU)
   model = variants.for_device(transformer.build(config), form)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
   from specjax.drafters import forced as forced
   from specjax.drafters import lm as lm
   from specjax.drafters import medusa as medusa
+  from specjax.drafters import mtp as mtp
   from specjax.drafters import ngram as ngram
   from specjax.drafters import quantized as quantized
   from specjax.drafters import recycling as recycling
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 DRAFTERS = (
   'cascade', 'counts', 'dflash', 'eagle', 'early_exit', 'forced', 'lm',
-  'medusa', 'ngram', 'quantized', 'recycling', 'skip', 'suffix', 'windowed',
+  'medusa', 'mtp', 'ngram', 'quantized', 'recycling', 'skip', 'suffix',
+  'windowed',
 )  # fmt: skip
 
 

@@ -55,35 +55,33 @@ def layout(request):
   return written.LAYOUTS[request.param]
 
 
-def test_drafts_are_those_of_the_published_module(layout, tmp_path):
-  """Along a text, and after tokens that were rejected."""
-  weights = written.tensors(layout)
-  path = written.write(tmp_path / 'head', layout, weights)
-  loaded = eagle.load(HOST, path)
-  assert loaded.pairing == published.UNVERIFIED
-  drafter = loaded.make(3)
-  assert drafter.taps == layout.taps
-  found = published.find(path, written.TARGET.config)
-  head = eagle.Head(written.TARGET, eagle.sizes_of(found.config))
-  walker = eagle.walk(head)
-  restated = written.Restated(layout, weights, target_weights())
-  params = Params(target_weights(), loaded.params)
+def check_along_a_text(walker, model, params, text, hidden, draft):
+  """Along a text, and after tokens that were rejected.
+
+  Args:
+    walker: that drafts.
+    model: the target.
+    params: of both.
+    text: [T].
+    hidden: [T, taps, E] features of the target.
+    draft: (tokens, hidden, drafted) -> logits [4, V], by numpy.
+  """
+  vocab = model.config.vocab_size
   tokens = np.zeros((1, 128), np.int32)
   length = 6
-  tokens[0, :length] = TEXT[:length]
-  hidden = tapped(layout.taps)
+  tokens[0, :length] = text[:length]
   begin = np.zeros((1, 128, *hidden.shape[1:]), np.float32)
   begin[0, : length - 1] = hidden[: length - 1]
   ctx, _ = promises.fresh(
     models.DRAFTERS['plain'][0], params, tokens, np.array([length]),
-    sampling.make(1, 1.0), target=written.TARGET,
+    sampling.make(1, 1.0), target=model,
   )  # fmt: skip
   state, block = jax.jit(walker.init, static_argnums=3)(params, ctx, begin, 4)
   start = jax.jit(walker.start)
   commit = jax.jit(walker.commit)
   for accepted in (2, 0, 3):
-    drafted = [*TEXT[length : length + accepted]]
-    wrong = [(TEXT[length + i] + 1) % written.V for i in range(accepted, 3)]
+    drafted = [*text[length : length + accepted]]
+    wrong = [(text[length + i] + 1) % vocab for i in range(accepted, 3)]
     drafted += wrong
     step = start(params, state, block, ctx)
     said = [step.logits[0, 0]]
@@ -93,11 +91,11 @@ def test_drafts_are_those_of_the_published_module(layout, tmp_path):
         jnp.array([token]), step.features,
       )  # fmt: skip
       said.append(step.logits[0, 0])
-    expected = restated.draft(TEXT[:length], hidden, drafted)
+    expected = draft(text[:length], hidden, drafted)
     np.testing.assert_allclose(np.stack(said), expected, rtol=1e-5, atol=1e-5)
     assert np.isfinite(expected).any(-1).all()
     old, length = length, length + accepted + 1
-    tokens[0, :length] = TEXT[:length]
+    tokens[0, :length] = text[:length]
     ctx = ctx._replace(
       tokens=jnp.asarray(tokens), length=jnp.full(1, length, jnp.int32)
     )
@@ -105,6 +103,25 @@ def test_drafts_are_those_of_the_published_module(layout, tmp_path):
     verdict = Verdict(jnp.asarray(path), jnp.array([accepted]), None)
     along = hidden[old - 1 : old + 3][None]
     state = commit(params, state, step.block, ctx, verdict, jnp.asarray(along))
+
+
+def test_drafts_are_those_of_the_published_module(layout, tmp_path):
+  weights = written.tensors(layout)
+  path = written.write(tmp_path / 'head', layout, weights)
+  loaded = eagle.load(HOST, path)
+  assert loaded.pairing == published.UNVERIFIED
+  assert loaded.make(3).taps == layout.taps
+  found = published.find(path, written.TARGET.config)
+  head = eagle.Head(written.TARGET, eagle.sizes_of(found.config))
+  restated = written.Restated(layout, weights, target_weights())
+  check_along_a_text(
+    eagle.walk(head),
+    written.TARGET,
+    Params(target_weights(), loaded.params),
+    TEXT,
+    tapped(layout.taps),
+    restated.draft,
+  )
 
 
 # What is refused, and what is doubtful

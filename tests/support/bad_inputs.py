@@ -78,6 +78,7 @@ _FIELDS = r"""run tiny.py:
   candidates.draft.options.policy=confidence:2 => threshold must be in
   candidates.draft.options.policy=expected:1,1,1,1 => takes from 0 to 3
   drafters=early_exit => exit after layer
+  drafters=mtp => has no next-token layer
   candidates.ngram.options={"depht":1} => candidates.ngram: specjax
   candidates.ngram.verifiers=("x.y",) => of the drafter ngram
   candidates.ngram.options={'longst':4} => candidates.ngram: specjax

@@ -24,6 +24,7 @@ from specjax.drafters import (
   early_exit,
   lm,
   medusa,
+  mtp,
   ngram,
   plain,
   recycling,
@@ -334,6 +335,11 @@ EAGLE_3_WALKER = eagle.walk(EAGLE_3_HEAD)
 NARROWED = Narrowed(window=6, sinks=2)
 WINDOWED = windowed.walk(TARGET, 6, 2)
 
+# A layer of the target, with weights of its own.
+MTP = Head(
+  TARGET, mtp.sizes(TARGET.config), layer=mtp.layer_of(TARGET.config, True)
+)
+
 # Heads in the layouts of others, whose logits are of some tokens or of all.
 PUBLISHED = {
   1: Head(
@@ -433,6 +439,12 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
   ),
+  'next-token layer': (
+    chain.make(eagle.walk(MTP), DEPTH),
+    functools.cache(
+      lambda: head_weights(lambda key, target: MTP.init(key), 0.3)
+    ),
+  ),
   'states, tree': (
     lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)),
     states_weights,
@@ -486,7 +498,8 @@ IN_LOOPS = slow_unless(_IN_LOOPS, DRAFTERS)
 _ALIKE = (
   'plain', 'lm with a stop', 'chains in eight bits', 'suffix, tree',
   'recycling, tree', 'windowed, tree', 'lm, windowed', 'dflash, tree',
-  'eagle 1, published', 'eagle 3, published', 'some tokens',
+  'eagle 1, published', 'eagle 3, published', 'next-token layer',
+  'some tokens',
 )  # fmt: skip
 MEMORIES = [name for name in DRAFTERS if name not in _ALIKE]
 

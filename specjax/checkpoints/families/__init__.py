@@ -43,6 +43,7 @@ from specjax.checkpoints.families.interleaved import (
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
 from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3, OLMOE
 from specjax.checkpoints.families.qwen import (
+  MIMO,
   QWEN2,
   QWEN2_5_VL,
   QWEN2_VL,
@@ -58,6 +59,7 @@ FAMILIES = {
   for family in (
     LLAMA,
     QWEN2,
+    MIMO,
     QWEN3,
     GPT2,
     GPT_NEOX,

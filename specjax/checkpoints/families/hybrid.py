@@ -1,6 +1,6 @@
 """Qwen3-Next and Qwen3.5: most layers have a state in place of attention.
 
-Their tensors for drafting, `mtp`, are not read.
+Their next-token layer, `mtp`, is read by `drafters.mtp`.
 """
 
 import dataclasses

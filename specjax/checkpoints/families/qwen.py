@@ -44,6 +44,16 @@ QWEN2 = Family(
   ignored=IGNORED,
 )
 
+# Its next-token layer is read by `drafters.mtp`.
+MIMO = dataclasses.replace(
+  QWEN2,
+  model_type='mimo',
+  architecture='MiMoForCausalLM',
+  only={'attention_bias': True, 'use_mrope': False},
+  harmless=frozenset({'num_nextn_predict_layers'}),
+  unread=('model.mtp_layers.',),
+)
+
 QWEN3 = dataclasses.replace(
   QWEN2,
   model_type='qwen3',

@@ -231,5 +231,9 @@ def alternatives(
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
   _, stored, head = _read(target, path, read_as)
-  found = near(head.sizes, stored.sizes, target.model.config)
+  sizes, config = head.sizes, target.model.config
+  found = near(sizes, stored.sizes, config.num_layers)
+  found |= overrides.other_positions(
+    sizes.rope_theta, sizes.rope_scaling, config
+  )
   return overrides.options(found, read_as)

@@ -180,21 +180,19 @@ def _other_norms(sizes: Sizes, there: Sizes) -> dict[str, dict[str, Any]]:
   return found
 
 
-def near(
-  sizes: Sizes, there: Sizes, target: TransformerConfig
-) -> dict[str, dict[str, Any]]:
+def near(sizes: Sizes, there: Sizes, layers: int) -> dict[str, dict[str, Any]]:
   """Other readings of a head's weights, one mistake away.
 
   Args:
     sizes: as it is read.
     there: that its files name, whose weights it has.
-    target: that it drafts for.
+    layers: of its target.
 
   Returns:
-    Fields with other values, by what they say. No reading needs weights that
-    the head has not.
+    Fields with other values, by what they say; rotary positions are not among
+    them. No reading needs weights that the head has not.
   """
-  found = overrides.other_taps(sizes.taps, target.num_layers)
+  found = overrides.other_taps(sizes.taps, layers)
   found |= _other_norms(sizes, there)
   order = 'token' if sizes.feature_first else 'feature'
   found[f'{order} first'] = {'feature_first': not sizes.feature_first}
@@ -203,9 +201,7 @@ def near(
     found[f"features {name} the target's last norm"] = {
       'final_norm': not sizes.final_norm
     }
-  return found | overrides.other_positions(
-    sizes.rope_theta, sizes.rope_scaling, target
-  )
+  return found
 
 
 class Eagle(nn.Module):
@@ -338,11 +334,20 @@ _LAYER = (
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-  """A head for a target, as pure functions of `Params`."""
+  """A head for a target, as pure functions of `Params`.
+
+  Attributes:
+    target: the target.
+    sizes: of the head.
+    narrowed: pairs that it sees of a text; None: all.
+    layer: configuration of its one layer, where it is a layer of the target;
+      None: as its sizes say.
+  """
 
   target: Model
   sizes: Sizes
-  narrowed: Narrowed | None = None  # pairs that it sees of a text; None: all
+  narrowed: Narrowed | None = None
+  layer: TransformerConfig | None = None
 
   def __post_init__(self):
     s, e = self.sizes, self.target.config.width
@@ -356,6 +361,8 @@ class Head:
   @functools.cached_property
   def config(self) -> TransformerConfig:
     s, t = self.sizes, self.target.config
+    if self.layer is not None:
+      return dataclasses.replace(self.layer, narrowed=self.narrowed)
     return TransformerConfig(
       vocab_size=t.vocab_size,
       width=s.width,

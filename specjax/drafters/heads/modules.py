@@ -64,8 +64,21 @@ def read(
     return make(values).shapes()
 
   loaded = files.load(path, kind, target, shapes, dtype, read_as)
+  return arrange(loaded, make, config.native)
+
+
+def arrange(
+  loaded: Loaded, make: Callable[[Mapping[str, Any]], Any], native: bool
+) -> Read:
+  """A head whose weights lie as those of its target.
+
+  Args:
+    loaded: the head, its weights whole.
+    make: (config) -> the head.
+    native: whether the target's weights are in blocks for the kernel.
+  """
   stored = make(loaded.config)
-  if config.native:
+  if native:
     loaded = loaded._replace(params=linear.to_native(loaded.params))
   return Read(loaded, stored, make(loaded.read_as))
 

@@ -1,0 +1,321 @@
+"""Next-token layers say what their tensors say, and draft for hybrids."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import specjax
+from specjax import sampling, verify
+from specjax.drafters import eagle, mtp
+from specjax.loop import generate
+from specjax.models import transformer
+from specjax.requests import pool, request_sampling
+from specjax.types import Params, Spec
+from tests.library import test_drafter_promises as promises
+from tests.library.test_published_eagle import check_along_a_text
+from tests.support import family_outputs, models
+from tests.support.heads_in_numpy import rms_norm, rotate, silu, softmax
+
+E, H, G, D, MLP, V = 24, 4, 2, 8, 20, 48
+EXPERTS, CHOSEN, EXPERT, SHARED = 5, 3, 12, 14
+TEXT = np.random.default_rng(1).integers(0, V, 40).astype(np.int32)
+# Each of a target whose checkpoint is stored: names of what is not the layer's.
+QWEN = (
+  'mtp.layers.0.', 'mtp.pre_fc_norm_embedding', 'mtp.pre_fc_norm_hidden',
+  'mtp.fc', 'mtp.norm',
+)  # fmt: skip
+MIMO = tuple(
+  f'model.mtp_layers.0.{name}'
+  for name in (
+    '', 'token_layernorm', 'hidden_layernorm', 'input_proj', 'final_layernorm'
+  )
+)  # fmt: skip
+NAMES = {'qwen3_5_text': QWEN, 'qwen3_next': QWEN, 'mimo': MIMO}
+
+
+def tensors_of(kind: str) -> dict[str, np.ndarray]:
+  """Random weights by their published names."""
+  layer, token, feature, join, last = NAMES[kind]
+  gated = kind != 'mimo'
+  head = D if gated else E // H
+  shapes = {
+    'input_layernorm': (E,),
+    'post_attention_layernorm': (E,),
+    'self_attn.q_proj': (H * head * (1 + gated), E),
+    'self_attn.k_proj': (G * head, E),
+    'self_attn.v_proj': (G * head, E),
+    'self_attn.o_proj': (E, H * head),
+  }
+  if gated:
+    shapes |= {f'self_attn.{x}_norm': (head,) for x in 'qk'}
+  mlps = {'mlp': MLP}
+  if kind == 'qwen3_next':
+    mlps = {f'mlp.experts.{i}': EXPERT for i in range(EXPERTS)}
+    mlps |= {'mlp.shared_expert': SHARED}
+    shapes |= {'mlp.gate': (EXPERTS, E), 'mlp.shared_expert_gate': (1, E)}
+  for name, width in mlps.items():
+    shapes |= {f'{name}.{x}_proj': (width, E) for x in ('gate', 'up')}
+    shapes[f'{name}.down_proj'] = E, width
+  shapes = {layer + name: shape for name, shape in shapes.items()}
+  shapes |= {token: (E,), feature: (E,), last: (E,), join: (E, 2 * E)}
+  random = np.random.default_rng(3)
+  made = {
+    f'{name}.weight': 0.3 * random.normal(size=shape) + (not gated)
+    if len(shape) == 1
+    else 1.5 * random.normal(size=shape) / np.sqrt(shape[-1])
+    for name, shape in shapes.items()
+  }
+  for x in () if gated else 'qkv':
+    name = f'{layer}self_attn.{x}_proj'
+    made[f'{name}.bias'] = 0.3 * random.normal(size=shapes[name][0])
+  return {name: x.astype(np.float16) for name, x in made.items()}
+
+
+def write(folder, kind: str, left_out: str = '\n', **tensors):
+  """Writes a target with its next-token layer; returns its directory."""
+  stored = family_outputs.load('qwen2' if kind == 'mimo' else kind)
+  config = stored.config
+  if kind == 'mimo':
+    config = config | {
+      'model_type': 'mimo',
+      'architectures': ['MiMoForCausalLM'],
+      'attention_bias': True,
+      'num_nextn_predict_layers': 1,
+      'use_sliding_window': False,
+      'layer_types': ['full_attention'] * 2,
+      'rope_parameters': {'rope_theta': 500.0, 'rope_type': 'default'},
+    }
+  every = stored.tensors | tensors_of(kind) | tensors
+  kept = {n: x for n, x in every.items() if left_out not in n}
+  return stored._replace(config=config, tensors=kept).write(folder)
+
+
+@pytest.fixture(scope='module')
+def load(tmp_path_factory):
+  """The target of a kind, and its directory."""
+  folder = tmp_path_factory.mktemp('targets')
+
+  @functools.cache
+  def one(kind):
+    return specjax.load(str(write(folder / kind, kind)))
+
+  return one
+
+
+class Restated:
+  """A next-token layer on whole texts, in float64."""
+
+  def __init__(self, kind: str, target):
+    self.kind, self.names = kind, NAMES[kind]
+    self.w = {n: np.float64(x) for n, x in tensors_of(kind).items()}
+    config = target.model.config
+    self.eps, self.plus = config.norm_eps, float(config.norm_plus_one)
+    params = target.params
+    self.table = np.float64(params['embedding'])
+    tied = config.tied_embeddings
+    self.head = self.table.T if tied else np.float64(params['unembedding'])
+    self.last = np.float64(params['norm']['scale'])
+
+  def norm(self, x, name):
+    scale = self.last if name is None else self.w[f'{name}.weight']
+    return rms_norm(x, scale + self.plus, self.eps)
+
+  def linear(self, x, name):
+    return x @ self.w[f'{name}.weight'].T + self.w.get(f'{name}.bias', 0)
+
+  def attend(self, x, name):
+    count, gated = len(x), self.kind != 'mimo'
+    q, k, v = (self.linear(x, f'{name}{n}_proj') for n in 'qkv')
+    q, k, v = (
+      q.reshape(count, H, -1),
+      *(y.reshape(count, G, -1) for y in (k, v)),
+    )
+    gate, theta = np.inf, 500.0
+    if gated:
+      q, gate = np.split(q, 2, -1)
+      gate = gate.reshape(count, -1)
+      q, k = self.norm(q, f'{name}q_norm'), self.norm(k, f'{name}k_norm')
+    turned = q.shape[-1] // (2 if gated else 1)
+    at = np.arange(count)
+    q, k = (
+      np.concatenate([rotate(y[..., :turned], at, theta), y[..., turned:]], -1)
+      for y in (q, k)
+    )
+    k, v = (np.repeat(y, H // G, 1) for y in (k, v))
+    scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
+    scores = np.where(np.tri(count, dtype=bool), scores, -np.inf)
+    y = np.einsum('hts,shd->thd', softmax(scores), v).reshape(count, -1)
+    return self.linear(y / (1 + np.exp(-gate)), f'{name}o_proj')
+
+  def dense(self, x, name):
+    gate = silu(self.linear(x, f'{name}.gate_proj'))
+    return self.linear(
+      gate * self.linear(x, f'{name}.up_proj'), f'{name}.down_proj'
+    )
+
+  def mlp(self, x, name):
+    if self.kind != 'qwen3_next':
+      return self.dense(x, name)
+    chances = softmax(self.linear(x, f'{name}.gate'))
+    least = np.sort(chances, -1)[:, -CHOSEN, None]
+    chances = np.where(chances >= least, chances, 0)
+    chances /= chances.sum(-1, keepdims=True)
+    gate = 1 / (1 + np.exp(-self.linear(x, f'{name}.shared_expert_gate')))
+    y = gate * self.dense(x, f'{name}.shared_expert')
+    for i in range(EXPERTS):
+      y = y + chances[:, i, None] * self.dense(x, f'{name}.experts.{i}')
+    return y
+
+  def say(self, tokens, features):
+    """Features [T, E] after pairs of a feature and the token after it."""
+    layer, token, feature, join, last = self.names
+    parts = self.norm(self.table[tokens], token), self.norm(features, feature)
+    if self.kind == 'mimo':
+      parts = parts[::-1]
+    x = self.linear(np.concatenate(parts, -1), join)
+    x = x + self.attend(
+      self.norm(x, f'{layer}input_layernorm'), f'{layer}self_attn.'
+    )
+    y = self.norm(x, f'{layer}post_attention_layernorm')
+    return self.norm(x + self.mlp(y, f'{layer}mlp'), last)
+
+  def draft(self, tokens, hidden, drafted):
+    """Logits before and after each drafted token, [len(drafted) + 1, V]."""
+    features = self.norm(np.float64(hidden[: len(tokens) - 1, 0]), None)
+    after, said = list(tokens[1:]), []
+    for token in (*drafted, None):
+      made = self.say(np.array(after), features)
+      said.append(made[-1] @ self.head)
+      features = np.concatenate([features, made[-1:]])
+      after.append(token)
+    return np.stack(said)
+
+
+@pytest.mark.parametrize(
+  'kind', models.slow_unless(['mimo', 'qwen3_next'], NAMES)
+)
+def test_drafts_are_those_of_the_published_module(kind, load):
+  target = load(kind)
+  loaded = mtp.load(target)
+  model, last = target.model, target.model.config.num_layers - 1
+  assert loaded.make(3).taps == (last,)
+  mask, at = transformer.causal(1, len(TEXT))
+  forward = jax.jit(functools.partial(model.forward, taps=(last,)))
+  hidden = forward(target.params, TEXT[None], at, None, None, mask).taps[0]
+  check_along_a_text(
+    eagle.walk(mtp._read(target, {}).head),
+    model,
+    Params(target.params, loaded.params),
+    TEXT,
+    np.asarray(hidden),
+    Restated(kind, target).draft,
+  )
+
+
+SHAPES = {
+  'tree': {'widths': (2, 2)},
+  'dynamic tree': {'beam': 2, 'nodes': 5},
+  'some tokens': {'vocabulary': 30, 'window': 6, 'sinks': 1},
+}
+
+
+@pytest.mark.parametrize('options', models.slow_unless(['tree'], SHAPES))
+def test_greedy_texts_are_those_of_the_target(options, load):
+  """Of 20 prompts of different lengths, by transformers."""
+  stored = family_outputs.load('qwen3_next')
+  target = load('qwen3_next')
+  draft = mtp.load(target, **SHAPES[options])
+  out = specjax.decode(
+    target, draft, stored.prompts, gamma=3, new_tokens=20, temperature=0.0
+  )
+  assert out.tokens == stored.texts
+  assert 0 < out.counts.accepted.sum() < out.counts.tried.sum()
+
+
+PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4, 5], list(range(10)) * 2]
+
+
+def spec_of(target):
+  drafter = mtp.load(target, **SHAPES['tree']).make(3)
+  return Spec(target.model, drafter, verify.recursive, ())
+
+
+def params_of(target):
+  return models.double(Params(target.params, mtp.load(target).params))
+
+
+@pytest.mark.slow
+def test_memory_equals_reading_again(load, float64):
+  """Of a target with states, whose memory is what was accepted."""
+  target = load('qwen3_5_text')
+  spec, params = spec_of(target), params_of(target)
+  values = sampling.make(4, [0.0, 0.7, 1.0, 1.3])
+  state = models.run(spec, params, PROMPTS, values, new_tokens=24)
+  for _ in range(3):
+    state = generate.generate(params, state, 2, spec=spec)
+    ctx = generate.context(state)
+    gap = promises.gap(
+      spec.drafter, params, state.drafter, ctx, state.key, target.model
+    )
+    assert gap < 1e-12
+  accepted, tried = state.counts.accepted.sum(), state.counts.tried.sum()
+  assert 0 < accepted < tried
+
+
+@pytest.mark.slow
+def test_a_row_that_is_filled_again_drafts_as_alone(load, float64):
+  target = load('qwen3_5_text')
+  spec, params = spec_of(target), params_of(target)
+  values = sampling.make(len(PROMPTS), 0.7)
+  alone = models.decoded(spec, params, PROMPTS, values, new_tokens=16)
+  stages = request_sampling.of(spec)
+  held = pool.Pool(params, spec=spec, values=stages.values(), rows=2, slots=128)
+  for i, prompt in enumerate(PROMPTS):
+    one = stages.values(temperature=0.7)
+    held.submit(pool.Request(prompt, 16, generate.row_keys(0, [i]), one))
+  texts = models.texts_of(held)
+  assert [tuple(texts[i]) for i in range(4)] == models.new_tokens(alone)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'left_out': 'mtp.'}, 'target .* has no next-token layer.* choose'),
+    ({'left_out': 'mtp.norm'}, r'unset parameters: norm/scale \(mtp\.norm'),
+    (
+      {'mtp.layers.1.input_layernorm.weight': np.zeros(E)},
+      r'unused tensors: mtp\.layers\.1',
+    ),
+    ({'mtp.fc.weight': np.zeros((E, E))}, r'mtp\.fc\.weight has shape'),
+  ],
+)
+def test_a_layer_that_is_not_there_is_refused(tmp_path, changes, message):
+  target = specjax.load(
+    str(write(tmp_path / 'target', 'qwen3_5_text', **changes))
+  )
+  for function in (mtp.load, mtp.describe_head):
+    with pytest.raises(ValueError, match=message) as error:
+      function(target)
+    assert '\n' not in str(error.value)
+
+
+def test_a_target_without_files_has_none():
+  with pytest.raises(ValueError, match=r'target .* has no next-token layer'):
+    mtp.load(specjax.types.Target(models.TARGET))
+
+
+def test_a_reading_is_described_and_changed(load):
+  target = load('mimo')
+  found = mtp.describe_head(target)
+  count = sum(x.size for x in tensors_of('mimo').values())
+  assert (found.kind, found.parameters, found.dtype, found.taps) == (
+    'mtp', count, 'float16', (1,)
+  )  # fmt: skip
+  others = mtp.alternatives(target)
+  assert {'token first', "without the norm 'carried'"} <= {*others}
+  for option in others.values():
+    mtp.load(target, **option)
+  with pytest.raises(ValueError, match=r'rope_theta.* is none of a head'):
+    mtp.load(target, read_as={'rope_theta': 1.0})
