@@ -19,7 +19,7 @@ import numpy as np
 from jax import monitoring
 
 from specjax import sampling
-from specjax.bench import collectives
+from specjax.bench.compiled import hlo
 from specjax.cli import progress
 from specjax.errors import UserError
 from specjax.loop import generate
@@ -239,14 +239,14 @@ def record(way: Decoding, job: Job) -> Run:
 
 
 def exchanged(way: Decoding, job: Job) -> dict:
-  """Counts what devices exchange at a step; see `collectives.count`."""
+  """Counts what devices exchange at a step; see `hlo.loop_collectives`."""
   if way.spec.target.placement is None:
     return {}
   state = start(way, job)
   steps = whole(way.spec, jnp.ones((), jnp.int32))
   loop = generate.loop_for(way.spec, state)
   lowered = loop.lower(way.params, state, steps, spec=way.spec)
-  return collectives.count(lowered.compile().as_text())
+  return hlo.loop_collectives(lowered.compile().as_text())
 
 
 def side_by_side(

@@ -187,12 +187,12 @@ def test_operations_are_read(module):
   ],
 )
 def test_bytes_of_shapes(text, size):
-  assert hlo.size_of(text) == size
+  assert sum(hlo.sizes_of(text)) == size
 
 
 def test_a_type_of_unknown_size_is_no_number():
   with pytest.raises(ValueError, match='q7'):
-    hlo.size_of('q7[4]')
+    hlo.sizes_of('q7[4]')
 
 
 def test_arguments_are_followed_into_loops(module):

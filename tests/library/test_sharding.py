@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints, sampling, verify
-from specjax.bench import collectives, load, memory, meshes
+from specjax.bench import load, memory, meshes
+from specjax.bench.compiled import hlo
 from specjax.bench.config import Mesh
 from specjax.bench.plan import plan
 from specjax.checkpoints.families import FAMILIES, conversion
@@ -215,7 +216,7 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 
 
 def test_collectives_of_a_step_are_counted():
-  assert collectives.count(PROGRAM) == {
+  assert hlo.loop_collectives(PROGRAM) == {
     'all-gather': {'count': 1, 'bytes': 128, 'turn_count': 0, 'turn_bytes': 0},
     'all-reduce': {
       'count': 1 + 3,
@@ -225,7 +226,7 @@ def test_collectives_of_a_step_are_counted():
     },
   }
   with pytest.raises(ValueError, match='no loop'):
-    collectives.count('ENTRY %main (p: f32[]) -> f32[] {\n}')
+    hlo.loop_collectives('ENTRY %main (p: f32[]) -> f32[] {\n}')
 
 
 def test_a_state_on_a_mesh_may_be_made_inside_a_program():

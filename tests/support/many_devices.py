@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints, sampling, verify
-from specjax.bench import collectives, memory, meshes
+from specjax.bench import memory, meshes
+from specjax.bench.compiled import hlo
 from specjax.bench.config import Mesh
 from specjax.drafters import lm, ngram
 from specjax.loop import generate
@@ -127,7 +128,7 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
   found['donated'] = bool(deleted)
   if placement is not None:
     found['kept'] = lies_as(state, placement.of_state(state))
-    found['collectives'] = collectives.count(program.as_text())
+    found['collectives'] = hlo.loop_collectives(program.as_text())
   seen = sharding.fetch(state._replace(cache=(), drafter=(), key=None))
   found['texts'] = models.new_tokens(seen)
   found['accepted'] = int(seen.counts.accepted.sum())

@@ -37,6 +37,7 @@ _LARGE = 1 << 20  # bytes of an array whose copy is counted
 _BITS = {'pred': 8, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 'bf16': 16, 'f16': 16}
 _BITS |= {'s16': 16, 'u16': 16, 's64': 64, 'u64': 64, 'f64': 64, 'token': 0}
 _BITS |= {'s32': 32, 'u32': 32, 'f32': 32, 'c64': 64, 'c128': 128, 'opaque': 0}
+_KNOWN = r'known_trip_count":\{"n":"(\d+)"'  # turns of a loop
 _NO_ESTIMATE = 1 << 40  # cycles; so many mean that XLA does not know
 
 # (what is counted, phase, module) -> how much of it a step has.
@@ -65,7 +66,7 @@ class Op(NamedTuple):
 
   @property
   def bytes(self) -> int:
-    return size_of(self.result)
+    return sum(sizes_of(self.result))
 
   def called(self, role: str) -> str:
     """Returns the name of the computation that has a role."""
@@ -81,20 +82,16 @@ class Op(NamedTuple):
     return bool(alone) or self.kind in ('copy', 'transpose')
 
 
-def size_of(text: str) -> int:
-  """Returns the bytes of all arrays whose shapes a text has.
-
-  Raises:
-    ValueError: the size of a type is not known.
-  """
-  bits = 0
+def sizes_of(text: str) -> list[int]:
+  """Returns the bytes of each array of a type, such as f32[2,3]."""
+  made = []
   for kind, sizes in re.findall(r'([a-z]\w*)\[([\d,]*)\]', text):
     shape = [int(size) for size in sizes.split(',') if size]
     each = 8 if kind.startswith('f8') else _BITS.get(kind)
     if each is None:
       raise ValueError(f'{kind} has an unknown size; give its bits to _BITS')
-    bits += math.prod(shape) * each
-  return bits // 8
+    made.append(math.prod(shape) * each // 8)
+  return made
 
 
 class Module:
@@ -256,7 +253,7 @@ def turns_of(
     for op in ops:
       if op.kind != 'while':
         continue
-      known = re.search(r'known_trip_count":\{"n":"(\d+)"', op.line)
+      known = re.search(_KNOWN, op.line)
       inner = op.path.removesuffix('/while').split('/')
       layer = re.search(r'layer(\d+)/attention/', op.path)
       if known:
@@ -330,7 +327,7 @@ def _costs(module: Module, op: Op, bytes_per_cycle: float) -> dict[str, float]:
     return {}
   if op.kind in _FETCHES:
     near = re.findall(r'\w+\[[\d,]*\](?=\{[^}]*S\(1\))', op.result)
-    fetched = size_of(' '.join(near))
+    fetched = sum(sizes_of(' '.join(near)))
     from_weight = module.origin(op.operands[0]).startswith(_WEIGHTS)
     return {'prefetched': fetched, 'read': fetched * from_weight}
   made: dict[str, float] = {'kernels': 1}
@@ -356,6 +353,56 @@ def _costs(module: Module, op: Op, bytes_per_cycle: float) -> dict[str, float]:
     elif op.bytes >= _LARGE:
       made['caches'] = op.bytes
   return made
+
+
+def loop_collectives(text: str) -> dict[str, dict[str, int]]:
+  """Counts the collective operations of one turn of a program's outer loop.
+
+  Loops inside, such as that over drafted tokens, end when the data say so:
+  where the program does not know how often they turn, what they exchange is
+  counted for one turn, apart from the rest.
+
+  Args:
+    text: of the compiled program, as `compiled.as_text()` gives it.
+
+  Returns:
+    For each kind there is: `count` and `bytes` of what every step runs, and
+    `turn_count` and `turn_bytes` of one turn of the loops inside. Bytes are
+    those of the results on one device.
+
+  Raises:
+    ValueError: the program has no loop.
+  """
+  module = Module(text)
+
+  def add(total: dict, name: str, times: int, inside: str) -> None:
+    for op, _ in module.run(name):
+      kind = op.kind.removesuffix('-start')
+      if op.kind == 'while':
+        known = re.search(_KNOWN, op.line)
+        turns = times * (int(known[1]) if known else 1)
+        for role in ('condition', 'body'):
+          add(total, op.called(role), turns, inside if known else 'turn_')
+      elif kind in COLLECTIVES:
+        # The start of one that is waited for holds its operands before.
+        sizes = sizes_of(op.result)
+        own = sizes[len(sizes) // 2 :] if kind != op.kind else sizes
+        names = ('count', 'bytes', 'turn_count', 'turn_bytes')
+        entry = total.setdefault(kind, dict.fromkeys(names, 0))
+        entry[f'{inside}count'] += times
+        entry[f'{inside}bytes'] += times * sum(own)
+      for role in ('true_computation', 'false_computation'):
+        add(total, op.called(role), times, inside)
+
+  totals: list[dict] = []
+  for op, _ in module.run(module.entry):
+    if op.kind == 'while':
+      totals.append({})
+      for role in ('condition', 'body'):
+        add(totals[-1], op.called(role), 1, '')
+  if not totals:
+    raise ValueError('the program has no loop: give it that of generate')
+  return max(totals, key=lambda t: sum(e['count'] for e in t.values()))
 
 
 def count_thunks(
