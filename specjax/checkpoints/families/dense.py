@@ -7,28 +7,33 @@ grow with their position, Hunyuan norms behind the positions, StarCoder 2, Jais
 and MLP.
 """
 
-import dataclasses
-
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
-  LLAMA,
+  BIAS,
+  DECODER,
+  MLP_BIAS,
   SOURCES,
   attention_bias_row,
-  size_rows,
-  tied_row,
+  epsilon_row,
+  like,
+  usual_rows,
 )
-from specjax.checkpoints.families.table import KEEP, LINEAR, WAYS, Row, Tensors
+from specjax.checkpoints.families.table import (
+  KEEP,
+  LINEAR,
+  WAYS,
+  Row,
+  Tensors,
+  linear,
+  norm,
+  scale,
+)
 from specjax.checkpoints.families.values import attribute, take
 
 _LAYER = 'model.layers.{}.'
-_MLP_BIAS = attribute('mlp_bias', 'mlp_bias', values.flag, False)
 _TRAINING = frozenset(
   {'embedding_dropout', 'pretraining_tp', 'residual_dropout'}
 )
-
-
-def epsilon_row(default: float, name: str = 'rms_norm_eps') -> Row:
-  return attribute(name, 'norm_eps', values.number, default)
 
 
 def _flags(value):
@@ -53,65 +58,51 @@ def _write_unturned(config):
   return {'no_rope_layers': [int(i not in config.unturned) for i in layers]}
 
 
-SMOLLM3 = dataclasses.replace(
-  LLAMA,
-  model_type='smollm3',
-  architecture='SmolLM3ForCausalLM',
-  rows=(
-    *size_rows(32768, kv_heads=4),
-    rope.rope_row(2e6),
-    Row(_read_unturned, _write_unturned),
-    values.window_by_layer_row(
-      None, lambda layer, known: layer in known['unturned'], switch=True
+SMOLLM3 = like(
+  DECODER,
+  'smollm3',
+  'SmolLM3ForCausalLM',
+  rows=usual_rows(
+    32768,
+    BIAS,
+    MLP_BIAS,
+    rotary=rope.rope_row(2e6),
+    layers=(
+      Row(_read_unturned, _write_unturned),
+      values.window_by_layer_row(
+        None, lambda layer, known: layer in known['unturned'], switch=True
+      ),
     ),
-    values.SILU,
-    epsilon_row(1e-6),
-    attention_bias_row(False),
-    _MLP_BIAS,
-    tied_row(True),
+    tied=True,
+    kv_heads=4,
   ),
-  only={},
   harmless=_TRAINING | {'max_window_layers'},
 )
 
-SEED_OSS = dataclasses.replace(
-  LLAMA,
-  model_type='seed_oss',
-  architecture='SeedOssForCausalLM',
-  rows=(
-    *size_rows(524288, kv_heads=8, head_dim=128),
-    rope.rope_row(),
-    values.SILU,
-    epsilon_row(1e-6),
+SEED_OSS = like(
+  DECODER,
+  'seed_oss',
+  'SeedOssForCausalLM',
+  rows=usual_rows(
+    524288,
     attribute('attention_bias', 'qkv_bias', values.flag, True),
     attribute('attention_out_bias', 'out_bias', values.flag, False),
-    _MLP_BIAS,
-    tied_row(False),
+    MLP_BIAS,
+    kv_heads=8,
+    head_dim=128,
   ),
-  only={},
   harmless=_TRAINING,
 )
 
-_UP = {
-  'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.up_proj.weight',)),
-  'layer{}/up/b': Tensors(WAYS, (_LAYER + 'mlp.up_proj.bias',)),
-}
+_UP = linear('layer{}/up', WAYS, _LAYER + 'mlp.up_proj')
+_RELU2 = values.activation_row('hidden_act', 'relu2')
 
-ARCEE = dataclasses.replace(
-  LLAMA,
-  model_type='arcee',
-  architecture='ArceeForCausalLM',
-  rows=(
-    *size_rows(4096),
-    rope.rope_row(),
-    values.activation_row('hidden_act', 'relu2'),
-    epsilon_row(1e-5),
-    attention_bias_row(False),
-    _MLP_BIAS,
-    tied_row(False),
-  ),
+ARCEE = like(
+  DECODER,
+  'arcee',
+  'ArceeForCausalLM',
+  rows=usual_rows(4096, BIAS, MLP_BIAS, activation=_RELU2, epsilon=1e-5),
   fixed={'gated': False},
-  only={},
   sources=SOURCES | _UP,
 )
 
@@ -165,50 +156,36 @@ _MULTIPLIERS = (
   multiplier_row('residual_multiplier', 'residual_scale'),
 )
 
-GRANITE = dataclasses.replace(
-  LLAMA,
-  model_type='granite',
-  architecture='GraniteForCausalLM',
-  rows=(
-    *size_rows(2048),
-    rope.rope_row(),
-    values.SILU,
-    epsilon_row(1e-6),
-    attention_bias_row(False),
-    _MLP_BIAS,
+GRANITE = like(
+  DECODER,
+  'granite',
+  'GraniteForCausalLM',
+  rows=usual_rows(
+    2048,
+    BIAS,
+    MLP_BIAS,
     *_MULTIPLIERS,
     _attention_row(1.0),
     Row(_read_logits, _write_logits),
-    tied_row(False),
   ),
-  only={},
 )
 
-HYPERCLOVAX = dataclasses.replace(
-  LLAMA,
-  model_type='hyperclovax',
-  architecture='HyperCLOVAXForCausalLM',
-  rows=(
-    *size_rows(2048),
-    rope.rope_row(),
-    values.SILU,
-    epsilon_row(1e-6),
-    attention_bias_row(False),
-    _MLP_BIAS,
+HYPERCLOVAX = like(
+  DECODER,
+  'hyperclovax',
+  'HyperCLOVAXForCausalLM',
+  rows=usual_rows(
+    2048,
+    BIAS,
+    MLP_BIAS,
     *_MULTIPLIERS,
     _attention_row(None),
     multiplier_row('logits_scaling', 'head_scale'),
     attribute('use_post_norm', 'post_norms', values.flag, True),
-    tied_row(False),
   ),
-  only={},
   sources=SOURCES
-  | {
-    f'layer{{}}/post{i}/scale': Tensors(
-      KEEP, (_LAYER + f'post_norm{i}.weight',)
-    )
-    for i in (1, 2)
-  },
+  | scale(_LAYER + 'post_norm1', 'layer{}/post1')
+  | scale(_LAYER + 'post_norm2', 'layer{}/post2'),
 )
 
 _GROWTH = 'llama_4_scaling_beta'
@@ -224,19 +201,15 @@ _MINISTRAL_ROPE = {
 _ROPE = rope.rope_row(1e6)
 
 
-MINISTRAL = dataclasses.replace(
-  LLAMA,
-  model_type='ministral',
-  architecture='MinistralForCausalLM',
-  rows=(
-    *size_rows(131072, kv_heads=8),
-    rope.rope_row(),
-    values.window_by_layer_row(4096, lambda layer, known: True),
-    values.SILU,
-    epsilon_row(1e-6),
-    tied_row(False),
+MINISTRAL = like(
+  DECODER,
+  'ministral',
+  'MinistralForCausalLM',
+  rows=usual_rows(
+    131072,
+    layers=(values.window_by_layer_row(4096, lambda layer, known: True),),
+    kv_heads=8,
   ),
-  only={},
 )
 
 
@@ -272,19 +245,18 @@ def _write_growing(config):
   return {'rope_parameters': written['rope_parameters'] | growth}
 
 
-MINISTRAL3 = dataclasses.replace(
-  LLAMA,
-  model_type='ministral3',
-  architecture='Ministral3ForCausalLM',
-  rows=(
-    *size_rows(262144, kv_heads=8, head_dim=128),
-    Row(_read_growing, _write_growing),
-    values.window_row(None),
-    values.SILU,
-    epsilon_row(1e-5),
-    tied_row(False),
+MINISTRAL3 = like(
+  DECODER,
+  'ministral3',
+  'Ministral3ForCausalLM',
+  rows=usual_rows(
+    262144,
+    rotary=Row(_read_growing, _write_growing),
+    layers=(values.window_row(None),),
+    epsilon=1e-5,
+    kv_heads=8,
+    head_dim=128,
   ),
-  only={},
 )
 
 _HUNYUAN_ROPE = rope.rope_row()
@@ -327,17 +299,12 @@ _WORDS = """
 """
 _HUNYUAN_UNREAD = frozenset(_WORDS.split())
 
-HUNYUAN = dataclasses.replace(
-  LLAMA,
-  model_type='hunyuan_v1_dense',
-  architecture='HunYuanDenseV1ForCausalLM',
-  rows=(
-    *size_rows(2048),
-    Row(_read_alpha, _HUNYUAN_ROPE.write),
-    values.SILU,
-    epsilon_row(1e-5),
-    attention_bias_row(False),
-    tied_row(False),
+HUNYUAN = like(
+  DECODER,
+  'hunyuan_v1_dense',
+  'HunYuanDenseV1ForCausalLM',
+  rows=usual_rows(
+    2048, BIAS, rotary=Row(_read_alpha, _HUNYUAN_ROPE.write), epsilon=1e-5
   ),
   fixed={'qk_norm': True, 'qk_norm_last': True},
   only={
@@ -349,108 +316,83 @@ HUNYUAN = dataclasses.replace(
     'use_rotary_pos_emb': True,
   },
   sources=SOURCES
-  | {
-    f'layer{{}}/{key}_norm/scale': Tensors(
-      KEEP, (_LAYER + f'self_attn.{name}_layernorm.weight',)
-    )
-    for key, name in (('q', 'query'), ('k', 'key'))
-  },
+  | scale(_LAYER + 'self_attn.query_layernorm', 'layer{}/q_norm')
+  | scale(_LAYER + 'self_attn.key_layernorm', 'layer{}/k_norm'),
   harmless=_TRAINING | _HUNYUAN_UNREAD,
 )
 
-
-def norm_biases(names: dict[str, str]) -> dict[str, Tensors]:
-  """Sources of norms with a bias, by their names in a file."""
-  return {
-    f'{key}/{ours}': Tensors(KEEP, (f'{name}.{theirs}',))
-    for key, name in names.items()
-    for ours, theirs in (('scale', 'weight'), ('bias', 'bias'))
-  }
-
-
-_NORMS = norm_biases(
-  {
-    'norm': 'model.norm',
-    'layer{}/norm1': _LAYER + 'input_layernorm',
-    'layer{}/norm2': _LAYER + 'post_attention_layernorm',
-  }
+_NORMS = (
+  norm('model.norm', 'norm')
+  | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')
+  | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
 )
+_PLAIN = {'layer_norm': True, 'gated': False}
 _BIASES = 'qkv_bias', 'out_bias', 'mlp_bias'
 
-STARCODER2 = dataclasses.replace(
-  LLAMA,
-  model_type='starcoder2',
-  architecture='Starcoder2ForCausalLM',
-  rows=(
-    *size_rows(4096, kv_heads=2),
-    rope.rope_row(),
-    values.window_row(None),
-    values.activation_row('hidden_act', 'gelu_pytorch_tanh'),
-    epsilon_row(1e-5, 'norm_epsilon'),
+STARCODER2 = like(
+  DECODER,
+  'starcoder2',
+  'Starcoder2ForCausalLM',
+  rows=usual_rows(
+    4096,
     attribute('use_bias', _BIASES, values.flag, True),
-    tied_row(True),
+    layers=(values.window_row(None),),
+    activation=values.activation_row('hidden_act', 'gelu_pytorch_tanh'),
+    epsilon=epsilon_row(1e-5, 'norm_epsilon'),
+    tied=True,
+    kv_heads=2,
   ),
-  fixed={'layer_norm': True, 'gated': False},
-  only={},
+  fixed=_PLAIN,
   sources=SOURCES
   | _NORMS
-  | {
-    'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.c_fc.weight',)),
-    'layer{}/up/b': Tensors(WAYS, (_LAYER + 'mlp.c_fc.bias',)),
-    'layer{}/down/w': Tensors(LINEAR, (_LAYER + 'mlp.c_proj.weight',)),
-    'layer{}/down/b': Tensors(KEEP, (_LAYER + 'mlp.c_proj.bias',)),
-  },
+  | linear('layer{}/up', WAYS, _LAYER + 'mlp.c_fc')
+  | linear('layer{}/down', LINEAR, _LAYER + 'mlp.c_proj'),
   harmless=_TRAINING,
 )
 
-JAIS2 = dataclasses.replace(
-  LLAMA,
-  model_type='jais2',
-  architecture='Jais2ForCausalLM',
-  rows=(
-    *size_rows(8192),
-    rope.rope_row(),
-    values.activation_row('hidden_act', 'relu2'),
-    epsilon_row(1e-5, 'layer_norm_eps'),
+JAIS2 = like(
+  DECODER,
+  'jais2',
+  'Jais2ForCausalLM',
+  rows=usual_rows(
+    8192,
     attention_bias_row(True),
     attribute('mlp_bias', 'mlp_bias', values.flag, True),
-    tied_row(False),
+    activation=_RELU2,
+    epsilon=epsilon_row(1e-5, 'layer_norm_eps'),
   ),
-  fixed={'layer_norm': True, 'gated': False},
-  only={},
+  fixed=_PLAIN,
   sources=SOURCES | _NORMS | _UP,
 )
 
-NEMOTRON = dataclasses.replace(
+NEMOTRON = like(
   JAIS2,
-  model_type='nemotron',
-  architecture='NemotronForCausalLM',
-  rows=(
-    *size_rows(4096),
-    rope.rope_row(part=0.5),
-    values.activation_row('hidden_act', 'relu2'),
-    epsilon_row(1e-5, 'norm_eps'),
-    attention_bias_row(False),
-    _MLP_BIAS,
-    tied_row(False),
+  'nemotron',
+  'NemotronForCausalLM',
+  rows=usual_rows(
+    4096,
+    BIAS,
+    MLP_BIAS,
+    rotary=rope.rope_row(part=0.5),
+    activation=_RELU2,
+    epsilon=epsilon_row(1e-5, 'norm_eps'),
   ),
-  fixed={'layer_norm': True, 'gated': False, 'norm_plus_one': True},
+  fixed=_PLAIN | {'norm_plus_one': True},
 )
 
-STABLELM = dataclasses.replace(
-  LLAMA,
-  model_type='stablelm',
-  architecture='StableLmForCausalLM',
-  rows=(
-    *size_rows(4096, kv_heads=32),
-    rope.rope_row(part=0.25),
-    values.SILU,
-    epsilon_row(1e-5, 'layer_norm_eps'),
+STABLELM = like(
+  DECODER,
+  'stablelm',
+  'StableLmForCausalLM',
+  rows=usual_rows(
+    4096,
     attribute('use_qkv_bias', 'qkv_bias', values.flag, False),
     attribute(
       'use_parallel_residual', ('parallel', 'one_norm'), values.flag, False
     ),
-    tied_row(False),
+    rotary=rope.rope_row(part=0.25),
+    epsilon=epsilon_row(1e-5, 'layer_norm_eps'),
+    kv_heads=32,
   ),
   fixed={'layer_norm': True},
   only={'qk_layernorm': False, 'rotary_scaling_factor': 1.0},
@@ -458,43 +400,25 @@ STABLELM = dataclasses.replace(
   harmless=frozenset({'hidden_dropout', 'use_norm_bias'}),
 )
 
-PHI = dataclasses.replace(
-  LLAMA,
-  model_type='phi',
-  architecture='PhiForCausalLM',
-  rows=(
-    *size_rows(2048),
-    rope.rope_row(part=0.5),
-    values.activation_row('hidden_act', 'gelu_new'),
-    epsilon_row(1e-5, 'layer_norm_eps'),
-    tied_row(False),
+PHI = like(
+  DECODER,
+  'phi',
+  'PhiForCausalLM',
+  rows=usual_rows(
+    2048,
+    rotary=rope.rope_row(part=0.5),
+    activation=values.activation_row('hidden_act', 'gelu_new'),
+    epsilon=epsilon_row(1e-5, 'layer_norm_eps'),
   ),
-  fixed={
-    'layer_norm': True,
-    'gated': False,
-    'parallel': True,
-    'one_norm': True,
-    'qkv_bias': True,
-    'out_bias': True,
-    'mlp_bias': True,
-    'head_bias': True,
-  },
+  fixed=_PLAIN
+  | dict.fromkeys(('parallel', 'one_norm', 'head_bias', *_BIASES), True),
   only={'qk_layernorm': False},
   sources=SOURCES
-  | norm_biases(
-    {
-      'norm': 'model.final_layernorm',
-      'layer{}/norm1': _LAYER + 'input_layernorm',
-    }
-  )
-  | {
-    'unembedding_bias': Tensors(KEEP, ('lm_head.bias',)),
-    'layer{}/out/w': Tensors(LINEAR, (_LAYER + 'self_attn.dense.weight',)),
-    'layer{}/out/b': Tensors(KEEP, (_LAYER + 'self_attn.dense.bias',)),
-    'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.fc1.weight',)),
-    'layer{}/up/b': Tensors(WAYS, (_LAYER + 'mlp.fc1.bias',)),
-    'layer{}/down/w': Tensors(LINEAR, (_LAYER + 'mlp.fc2.weight',)),
-    'layer{}/down/b': Tensors(KEEP, (_LAYER + 'mlp.fc2.bias',)),
-  },
+  | norm('model.final_layernorm', 'norm')
+  | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')
+  | {'unembedding_bias': Tensors(KEEP, ('lm_head.bias',))}
+  | linear('layer{}/out', LINEAR, _LAYER + 'self_attn.dense')
+  | linear('layer{}/up', WAYS, _LAYER + 'mlp.fc1')
+  | linear('layer{}/down', LINEAR, _LAYER + 'mlp.fc2'),
   harmless=_TRAINING,
 )

@@ -1,37 +1,30 @@
 """Gemma 1, 2 and 3 (text), and VaultGemma, whose norms are before alone."""
 
-import dataclasses
 import math
 
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
+  BIAS,
   IGNORED,
   SOURCES,
-  attention_bias_row,
-  size_rows,
-  tied_row,
+  like,
+  usual_rows,
 )
-from specjax.checkpoints.families.table import KEEP, Family, Row, Tensors
+from specjax.checkpoints.families.table import Family, Row, scale
 from specjax.checkpoints.families.values import attribute, derive, take
 
 _LAYER = 'model.layers.{}.'
 # Norms before and after attention and MLP have names of their own.
-_NORMS = {
-  f'layer{{}}/{key}/scale': Tensors(
-    KEEP, (_LAYER + f'{name}_layernorm.weight',)
-  )
-  for key, name in (
-    ('post1', 'post_attention'),
-    ('norm2', 'pre_feedforward'),
-    ('post2', 'post_feedforward'),
-  )
-}
+_NORMS = (
+  scale(_LAYER + 'post_attention_layernorm', 'layer{}/post1')
+  | scale(_LAYER + 'pre_feedforward_layernorm', 'layer{}/norm2')
+  | scale(_LAYER + 'post_feedforward_layernorm', 'layer{}/post2')
+)
 _ONLY = {'use_bidirectional_attention': False}
 # Embeddings grow with the width, though no attribute says so.
 _EMBEDDING_ROW = derive(
   'embedding_scale', lambda known: math.sqrt(known['width'])
 )
-_EPSILON_ROW = attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6)
 
 
 def _read_activation(rest, known):
@@ -47,20 +40,23 @@ def _read_activation(rest, known):
   }
 
 
+def _activation_row(name: str) -> Row:
+  return Row(
+    _read_activation, lambda config: {name: values.name_of(config.activation)}
+  )
+
+
 GEMMA = Family(
   model_type='gemma',
   architecture='GemmaForCausalLM',
-  rows=(
-    *size_rows(8192, kv_heads=16, head_dim=256),
-    rope.rope_row(),
-    Row(
-      _read_activation,
-      lambda config: {'hidden_act': values.name_of(config.activation)},
-    ),
-    _EPSILON_ROW,
+  rows=usual_rows(
+    8192,
     _EMBEDDING_ROW,
-    attention_bias_row(False),
-    tied_row(True),
+    BIAS,
+    activation=_activation_row('hidden_act'),
+    tied=True,
+    kv_heads=16,
+    head_dim=256,
   ),
   fixed={'norm_plus_one': True},
   sources=SOURCES,
@@ -89,29 +85,31 @@ def _write_scale(config):
   return {'query_pre_attn_scalar': whole if exact else value}
 
 
-_GEMMA_2_AND_3 = (
-  Row(
-    _read_activation,
-    lambda config: {'hidden_activation': values.name_of(config.activation)},
-  ),
-  _EPSILON_ROW,
-  _EMBEDDING_ROW,
-  attention_bias_row(False),
-  Row(_read_scale, _write_scale),
-  tied_row(True),
-)
+def _rows(max_positions: int, *more: Row, **options) -> tuple[Row, ...]:
+  """Returns the rows of the second and the third version."""
+  return usual_rows(
+    max_positions,
+    _EMBEDDING_ROW,
+    BIAS,
+    Row(_read_scale, _write_scale),
+    *more,
+    activation=_activation_row('hidden_activation'),
+    tied=True,
+    kv_heads=4,
+    head_dim=256,
+    **options,
+  )
 
-GEMMA2 = dataclasses.replace(
+
+GEMMA2 = like(
   GEMMA,
-  model_type='gemma2',
-  architecture='Gemma2ForCausalLM',
-  rows=(
-    *size_rows(8192, kv_heads=4, head_dim=256),
-    rope.rope_row(),
-    values.window_by_layer_row(4096, lambda layer, _: layer % 2 == 0),
-    *_GEMMA_2_AND_3,
+  'gemma2',
+  'Gemma2ForCausalLM',
+  rows=_rows(
+    8192,
     _cap_row('attn_logit_softcapping', 'attention_cap', 50.0),
     _cap_row('final_logit_softcapping', 'logit_cap', 30.0),
+    layers=(values.window_by_layer_row(4096, lambda layer, _: layer % 2 == 0),),
   ),
   fixed={'norm_plus_one': True, 'post_norms': True},
   sources=SOURCES | _NORMS,
@@ -120,36 +118,35 @@ GEMMA2 = dataclasses.replace(
 )
 
 
-VAULTGEMMA = dataclasses.replace(
+VAULTGEMMA = like(
   GEMMA2,
-  model_type='vaultgemma',
-  architecture='VaultGemmaForCausalLM',
+  'vaultgemma',
+  'VaultGemmaForCausalLM',
   fixed={'norm_plus_one': True},
 )
 
-GEMMA3 = dataclasses.replace(
+GEMMA3 = like(
   GEMMA,
-  model_type='gemma3_text',
-  architecture='Gemma3ForCausalLM',
-  rows=(
-    *size_rows(
-      131072,
-      kv_heads=4,
-      head_dim=256,
-      vocab_size=262208,
-      hidden_size=2304,
-      intermediate_size=9216,
-      num_hidden_layers=26,
-      num_attention_heads=8,
-    ),
-    rope.two_bases_row(1e6, 1e4, 'rope_local_base_freq'),
-    values.window_by_layer_row(
-      4096,
-      lambda layer, sizes: bool((layer + 1) % sizes['sliding_window_pattern']),
-      sizes=(('sliding_window_pattern', 6),),
-    ),
-    *_GEMMA_2_AND_3,
+  'gemma3_text',
+  'Gemma3ForCausalLM',
+  rows=_rows(
+    131072,
     _cap_row('final_logit_softcapping', 'logit_cap', None),
+    rotary=rope.two_bases_row(1e6, 1e4, 'rope_local_base_freq'),
+    layers=(
+      values.window_by_layer_row(
+        4096,
+        lambda layer, sizes: bool(
+          (layer + 1) % sizes['sliding_window_pattern']
+        ),
+        sizes=(('sliding_window_pattern', 6),),
+      ),
+    ),
+    vocab_size=262208,
+    hidden_size=2304,
+    intermediate_size=9216,
+    num_hidden_layers=26,
+    num_attention_heads=8,
   ),
   fixed={'norm_plus_one': True, 'post_norms': True, 'qk_norm': True},
   sources=SOURCES | _NORMS,

@@ -14,6 +14,8 @@ from specjax.checkpoints.families.table import (
   Row,
   Tensors,
   TensorSplit,
+  linear,
+  norm,
   untransposed,
 )
 from specjax.checkpoints.families.values import attribute, derive, take
@@ -31,20 +33,6 @@ _SUMMARY = frozenset(
     'summary_use_proj',
   }
 )
-
-
-def norm(name: str, key: str) -> dict[str, Tensors]:
-  return {
-    f'{key}/scale': Tensors(KEEP, (f'{name}.weight',)),
-    f'{key}/bias': Tensors(KEEP, (f'{name}.bias',)),
-  }
-
-
-def linear(name: str, key: str, split: TensorSplit) -> dict[str, Tensors]:
-  return {
-    f'{key}/w': Tensors(split, (f'{name}.weight',)),
-    f'{key}/b': Tensors(split, (f'{name}.bias',)),
-  }
 
 
 def mlp_width_row(name: str) -> Row:
@@ -96,10 +84,10 @@ GPT2 = Family(
   | norm('transformer.ln_f', 'norm')
   | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
   | norm('transformer.h.{}.ln_2', 'layer{}/norm2')
-  | linear('transformer.h.{}.attn.c_attn', 'layer{}/qkv', untransposed(GROUPS))
-  | linear('transformer.h.{}.attn.c_proj', 'layer{}/out', untransposed(LINEAR))
-  | linear('transformer.h.{}.mlp.c_fc', 'layer{}/up', untransposed(WAYS))
-  | linear('transformer.h.{}.mlp.c_proj', 'layer{}/down', untransposed(LINEAR)),
+  | linear('layer{}/qkv', untransposed(GROUPS), 'transformer.h.{}.attn.c_attn')
+  | linear('layer{}/out', untransposed(LINEAR), 'transformer.h.{}.attn.c_proj')
+  | linear('layer{}/up', untransposed(WAYS), 'transformer.h.{}.mlp.c_fc')
+  | linear('layer{}/down', untransposed(LINEAR), 'transformer.h.{}.mlp.c_proj'),
   only={'scale_attn_by_inverse_layer_idx': False},
   # The order of operations, and another name for the positions.
   harmless=_SUMMARY | {'attn_pdrop', 'n_ctx', 'reorder_and_upcast_attn'},
@@ -190,9 +178,9 @@ GPT_NEO = Family(
   | norm('transformer.ln_f', 'norm')
   | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
   | norm('transformer.h.{}.ln_2', 'layer{}/norm2')
-  | linear(_ATTENTION + 'out_proj', 'layer{}/out', LINEAR)
-  | linear('transformer.h.{}.mlp.c_fc', 'layer{}/up', WAYS)
-  | linear('transformer.h.{}.mlp.c_proj', 'layer{}/down', LINEAR),
+  | linear('layer{}/out', LINEAR, _ATTENTION + 'out_proj')
+  | linear('layer{}/up', WAYS, 'transformer.h.{}.mlp.c_fc')
+  | linear('layer{}/down', LINEAR, 'transformer.h.{}.mlp.c_proj'),
   harmless=_SUMMARY | {'embed_dropout', 'resid_dropout'},
   prefix='transformer.',
   ignored=('.attention.bias', '.attention.masked_bias'),
@@ -226,10 +214,10 @@ GPT_NEOX = Family(
   | norm('gpt_neox.final_layer_norm', 'norm')
   | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')
   | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
-  | linear(_LAYER + 'attention.query_key_value', 'layer{}/qkv', HEADS)
-  | linear(_LAYER + 'attention.dense', 'layer{}/out', LINEAR)
-  | linear(_LAYER + 'mlp.dense_h_to_4h', 'layer{}/up', WAYS)
-  | linear(_LAYER + 'mlp.dense_4h_to_h', 'layer{}/down', LINEAR),
+  | linear('layer{}/qkv', HEADS, _LAYER + 'attention.query_key_value')
+  | linear('layer{}/out', LINEAR, _LAYER + 'attention.dense')
+  | linear('layer{}/up', WAYS, _LAYER + 'mlp.dense_h_to_4h')
+  | linear('layer{}/down', LINEAR, _LAYER + 'mlp.dense_4h_to_h'),
   harmless=frozenset({'hidden_dropout'}),
   prefix='gpt_neox.',
   ignored=('.attention.bias', '.attention.masked_bias', '.rotary_emb.inv_freq'),
@@ -280,15 +268,14 @@ OPT = Family(
     'embedding': Tensors(KEEP, ('model.decoder.embed_tokens.weight',)),
     'position': Tensors(KEEP, ('model.decoder.embed_positions.weight',)),
     'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
-    'layer{}/qkv/w': Tensors(GROUPS, tuple(f'{x}.weight' for x in _OPT_QKV)),
-    'layer{}/qkv/b': Tensors(GROUPS, tuple(f'{x}.bias' for x in _OPT_QKV)),
   }
   | norm('model.decoder.final_layer_norm', 'norm')
   | norm(_OPT_LAYER + 'self_attn_layer_norm', 'layer{}/norm1')
   | norm(_OPT_LAYER + 'final_layer_norm', 'layer{}/norm2')
-  | linear(_OPT_LAYER + 'self_attn.out_proj', 'layer{}/out', LINEAR)
-  | linear(_OPT_LAYER + 'fc1', 'layer{}/up', WAYS)
-  | linear(_OPT_LAYER + 'fc2', 'layer{}/down', LINEAR),
+  | linear('layer{}/qkv', GROUPS, *_OPT_QKV)
+  | linear('layer{}/out', LINEAR, _OPT_LAYER + 'self_attn.out_proj')
+  | linear('layer{}/up', WAYS, _OPT_LAYER + 'fc1')
+  | linear('layer{}/down', LINEAR, _OPT_LAYER + 'fc2'),
   only={
     '_remove_final_layer_norm': False,
     'do_layer_norm_before': True,

@@ -1,13 +1,13 @@
 """gpt-oss: a sink in each head, clamped experts, windows in half the layers."""
 
-import dataclasses
-
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
-  LLAMA,
+  DECODER,
   SOURCES,
   attention_bias_row,
+  epsilon_row,
   experts_of,
+  like,
   size_rows,
   tied_row,
 )
@@ -18,7 +18,7 @@ from specjax.checkpoints.families.table import (
   Tensors,
   TensorSplit,
 )
-from specjax.checkpoints.families.values import attribute, take
+from specjax.checkpoints.families.values import take
 from specjax.models.config import Experts
 from specjax.models.experts import Swish
 
@@ -73,15 +73,15 @@ _MLP = _LAYER + 'mlp.'
 # [.., 2, F] whose gate and what it gates lie side by side in a file.
 _SIDE_BY_SIDE = TensorSplit(lambda x: (x.swapaxes(-1, -2),), 2, False)
 
-GPT_OSS = dataclasses.replace(
-  LLAMA,
-  model_type='gpt_oss',
-  architecture='GptOssForCausalLM',
+GPT_OSS = like(
+  DECODER,
+  'gpt_oss',
+  'GptOssForCausalLM',
   rows=(
     *size_rows(131072, kv_heads=8, head_dim=64),
     Row(_read_rope, _ROPE.write),
     values.window_by_layer_row(128, lambda layer, known: layer % 2 == 0),
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
+    epsilon_row(1e-5),
     attention_bias_row(True),
     tied_row(False),
     Row(_read_experts, _write_experts),

@@ -3,15 +3,13 @@
 Their next-token layer, `mtp`, is read by `drafters.mtp`.
 """
 
-import dataclasses
-
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
+  BIAS,
   IGNORED,
   SOURCES,
-  attention_bias_row,
-  size_rows,
-  tied_row,
+  like,
+  usual_rows,
 )
 from specjax.checkpoints.families.qwen import QWEN3_MOE, sparse_row
 from specjax.checkpoints.families.table import (
@@ -23,7 +21,7 @@ from specjax.checkpoints.families.table import (
   Tensors,
   TensorSplit,
 )
-from specjax.checkpoints.families.values import attribute, take
+from specjax.checkpoints.families.values import take
 from specjax.models.config import GatedDelta, TransformerConfig
 
 _MIXER = 'model.layers.{}.linear_attn.'
@@ -117,31 +115,22 @@ _SHARED_EXPERT = {
   'layer{}/shared_down/w': Tensors(LINEAR, (_SHARED + '.down_proj.weight',)),
   'layer{}/shared_gate/w': Tensors(LINEAR, (_SHARED + '_gate.weight',)),
 }
-_REST = (
-  values.SILU,
-  attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
-  tied_row(False),
-  attention_bias_row(False),
-)
-
 QWEN3_NEXT = Family(
   model_type='qwen3_next',
   architecture='Qwen3NextForCausalLM',
-  rows=(
-    *size_rows(
-      32768,
-      kv_heads=2,
-      head_dim=256,
-      vocab_size=151936,
-      hidden_size=2048,
-      intermediate_size=5632,
-      num_hidden_layers=48,
-      num_attention_heads=16,
-    ),
-    rope.rope_row(part=0.25),
-    *_REST,
+  rows=usual_rows(
+    32768,
+    BIAS,
     _state_row(by_head=True),
     sparse_row(512, 10, 512, normalize=True, shared=512),
+    rotary=rope.rope_row(part=0.25),
+    kv_heads=2,
+    head_dim=256,
+    vocab_size=151936,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_hidden_layers=48,
+    num_attention_heads=16,
   ),
   fixed={'qk_norm': True, 'norm_plus_one': True, 'attention_gate': True},
   sources={
@@ -158,27 +147,24 @@ QWEN3_NEXT = Family(
 _OF_DRAFTS = frozenset(
   {'mamba_ssm_dtype', 'mtp_num_hidden_layers', 'mtp_use_dedicated_embeddings'}
 )
-_ROWS_3_5 = (
-  rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25),
-  *_REST,
-  _state_row(by_head=False),
-)
-QWEN3_5 = dataclasses.replace(
+_ROPE_3_5 = rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25)
+
+QWEN3_5 = like(
   QWEN3_NEXT,
-  model_type='qwen3_5_text',
-  architecture='Qwen3_5ForCausalLM',
-  rows=(
-    *size_rows(
-      32768,
-      kv_heads=4,
-      head_dim=256,
-      vocab_size=248320,
-      hidden_size=4096,
-      intermediate_size=12288,
-      num_hidden_layers=32,
-      num_attention_heads=16,
-    ),
-    *_ROWS_3_5,
+  'qwen3_5_text',
+  'Qwen3_5ForCausalLM',
+  rows=usual_rows(
+    32768,
+    BIAS,
+    _state_row(by_head=False),
+    rotary=_ROPE_3_5,
+    kv_heads=4,
+    head_dim=256,
+    vocab_size=248320,
+    hidden_size=4096,
+    intermediate_size=12288,
+    num_hidden_layers=32,
+    num_attention_heads=16,
   ),
   only={'attn_output_gate': True},
   harmless=_OF_DRAFTS | {'mlp_only_layers'},
@@ -186,23 +172,23 @@ QWEN3_5 = dataclasses.replace(
   varying=_parts,
 )
 _EXPERTS = 'model.layers.{}.mlp.experts.'
-QWEN3_5_MOE = dataclasses.replace(
+QWEN3_5_MOE = like(
   QWEN3_5,
-  model_type='qwen3_5_moe_text',
-  architecture='Qwen3_5MoeForCausalLM',
-  rows=(
-    *size_rows(
-      32768,
-      kv_heads=2,
-      head_dim=256,
-      vocab_size=248320,
-      hidden_size=2048,
-      intermediate_size=5632,
-      num_hidden_layers=40,
-      num_attention_heads=16,
-    ),
-    *_ROWS_3_5,
+  'qwen3_5_moe_text',
+  'Qwen3_5MoeForCausalLM',
+  rows=usual_rows(
+    32768,
+    BIAS,
+    _state_row(by_head=False),
     sparse_row(256, 8, 512, normalize=True, shared=512),
+    rotary=_ROPE_3_5,
+    kv_heads=2,
+    head_dim=256,
+    vocab_size=248320,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_hidden_layers=40,
+    num_attention_heads=16,
   ),
   harmless=_OF_DRAFTS,
   sources={

@@ -5,19 +5,25 @@ the order in which entries that are turned together lie half a head apart, as in
 the other families: their products are the same, and the decoder is too.
 """
 
-import dataclasses
-
 from specjax.checkpoints.families import rope, values
-from specjax.checkpoints.families.dense import epsilon_row, multiplier_row
+from specjax.checkpoints.families.dense import multiplier_row
 from specjax.checkpoints.families.llama import (
-  LLAMA,
+  BIAS,
+  DECODER,
+  MLP_BIAS,
   SOURCES,
-  attention_bias_row,
-  size_rows,
-  tied_row,
+  epsilon_row,
+  like,
+  usual_rows,
 )
 from specjax.checkpoints.families.olmo import WINDOWS, unturned
-from specjax.checkpoints.families.table import KEEP, TURNED, WAYS, Row, Tensors
+from specjax.checkpoints.families.table import (
+  TURNED,
+  WAYS,
+  Row,
+  Tensors,
+  scale,
+)
 from specjax.checkpoints.families.values import attribute
 
 _LAYER = 'model.layers.{}.'
@@ -28,88 +34,85 @@ _SOURCES = SOURCES | {
 # A scaling of sine and cosine would scale what is not turned, too.
 _UNSCALED = 'default', 'linear', 'dynamic', 'llama3'
 
-GLM = dataclasses.replace(
-  LLAMA,
-  model_type='glm',
-  architecture='GlmForCausalLM',
-  rows=(
-    *size_rows(131072, kv_heads=2, head_dim=128),
-    rope.rope_row(part=0.5, allowed=_UNSCALED),
-    values.SILU,
-    epsilon_row(1.5625e-7),
+GLM = like(
+  DECODER,
+  'glm',
+  'GlmForCausalLM',
+  rows=usual_rows(
+    131072,
     attribute('attention_bias', 'qkv_bias', values.flag, True),
-    tied_row(False),
+    rotary=rope.rope_row(part=0.5, allowed=_UNSCALED),
+    epsilon=1.5625e-7,
+    kv_heads=2,
+    head_dim=128,
   ),
   fixed={'rotary_apart': True},
-  only={},
   sources=_SOURCES
   | {'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',))},
 )
 
-GLM4 = dataclasses.replace(
+GLM4 = like(
   GLM,
-  model_type='glm4',
-  architecture='Glm4ForCausalLM',
+  'glm4',
+  'Glm4ForCausalLM',
   fixed={'rotary_apart': True, 'post_norms': True},
   sources={
     **GLM.sources,
-    **{
-      f'layer{{}}/{key}/scale': Tensors(
-        KEEP, (_LAYER + f'post_{name}_layernorm.weight',)
-      )
-      for key, name in (('post1', 'self_attn'), ('post2', 'mlp'))
-    },
+    **scale(_LAYER + 'post_self_attn_layernorm', 'layer{}/post1')
+    | scale(_LAYER + 'post_mlp_layernorm', 'layer{}/post2'),
   },
 )
 
-ERNIE4_5 = dataclasses.replace(
-  LLAMA,
-  model_type='ernie4_5',
-  architecture='Ernie4_5ForCausalLM',
-  rows=(
-    *size_rows(131072, kv_heads=2, head_dim=128),
-    rope.rope_row(5e5),
-    values.SILU,
-    epsilon_row(1e-5),
+ERNIE4_5 = like(
+  DECODER,
+  'ernie4_5',
+  'Ernie4_5ForCausalLM',
+  rows=usual_rows(
+    131072,
     attribute(
       'use_bias', ('qkv_bias', 'out_bias', 'mlp_bias'), values.flag, False
     ),
-    tied_row(True),
+    rotary=rope.rope_row(5e5),
+    epsilon=1e-5,
+    tied=True,
+    kv_heads=2,
+    head_dim=128,
   ),
-  only={},
   sources=_SOURCES,
 )
 
-HELIUM = dataclasses.replace(
-  LLAMA,
-  model_type='helium',
-  architecture='HeliumForCausalLM',
-  rows=(
-    *size_rows(4096, head_dim=128),
-    rope.rope_row(1e5),
-    values.SILU,
-    epsilon_row(1e-8),
+HELIUM = like(
+  DECODER,
+  'helium',
+  'HeliumForCausalLM',
+  rows=usual_rows(
+    4096,
     attribute('attention_bias', 'qkv_bias', values.flag, False),
-    attribute('mlp_bias', 'mlp_bias', values.flag, False),
-    tied_row(False),
+    MLP_BIAS,
+    rotary=rope.rope_row(1e5),
+    epsilon=1e-8,
+    head_dim=128,
   ),
-  only={},
   sources=_SOURCES,
 )
 
-_COHERE_ROWS = (
-  values.SILU,
-  epsilon_row(1e-5, 'layer_norm_eps'),
-  multiplier_row('logit_scale', 'head_scale', 0.0625),
-  attention_bias_row(False),
-  tied_row(True),
-)
 
-COHERE = dataclasses.replace(
-  LLAMA,
-  model_type='cohere',
-  architecture='CohereForCausalLM',
-  rows=(*size_rows(8192), rope.rope_row(), *_COHERE_ROWS),
+def _cohere_rows(*layers: Row) -> tuple[Row, ...]:
+  return usual_rows(
+    8192,
+    multiplier_row('logit_scale', 'head_scale', 0.0625),
+    BIAS,
+    layers=layers,
+    epsilon=epsilon_row(1e-5, 'layer_norm_eps'),
+    tied=True,
+  )
+
+
+COHERE = like(
+  DECODER,
+  'cohere',
+  'CohereForCausalLM',
+  rows=_cohere_rows(),
   fixed={
     'layer_norm': True,
     'norm_bias': False,
@@ -126,16 +129,11 @@ def _read_windows(rest, known):
   return {'windows': windows, 'unturned': unturned(windows, known)}
 
 
-COHERE2 = dataclasses.replace(
+COHERE2 = like(
   COHERE,
-  model_type='cohere2',
-  architecture='Cohere2ForCausalLM',
-  rows=(
-    *size_rows(8192),
-    rope.rope_row(),
-    Row(_read_windows, WINDOWS.write),
-    *_COHERE_ROWS,
-  ),
+  'cohere2',
+  'Cohere2ForCausalLM',
+  rows=_cohere_rows(Row(_read_windows, WINDOWS.write)),
   # What the first files say and no reader looks at.
   only={
     'order_of_interleaved_layers': 'local_attn_first',

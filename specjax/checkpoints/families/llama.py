@@ -17,6 +17,8 @@ from specjax.checkpoints.families.table import (
   Family,
   Row,
   Tensors,
+  linear,
+  scale,
 )
 from specjax.checkpoints.families.values import attribute, take
 from specjax.models.config import Experts, TransformerConfig
@@ -25,33 +27,21 @@ from specjax.models.config import Experts, TransformerConfig
 # used by those that have them.
 _LAYER = 'model.layers.{}.'
 _ATTENTION = _LAYER + 'self_attn.'
-SOURCES = {
-  'embedding': Tensors(KEEP, ('model.embed_tokens.weight',)),
-  'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
-  'norm/scale': Tensors(KEEP, ('model.norm.weight',)),
-  'layer{}/norm1/scale': Tensors(KEEP, (_LAYER + 'input_layernorm.weight',)),
-  'layer{}/qkv/w': Tensors(
-    GROUPS, tuple(_ATTENTION + f'{x}_proj.weight' for x in 'qkv')
-  ),
-  'layer{}/qkv/b': Tensors(
-    GROUPS, tuple(_ATTENTION + f'{x}_proj.bias' for x in 'qkv')
-  ),
-  'layer{}/q_norm/scale': Tensors(KEEP, (_ATTENTION + 'q_norm.weight',)),
-  'layer{}/k_norm/scale': Tensors(KEEP, (_ATTENTION + 'k_norm.weight',)),
-  'layer{}/out/w': Tensors(LINEAR, (_ATTENTION + 'o_proj.weight',)),
-  'layer{}/out/b': Tensors(KEEP, (_ATTENTION + 'o_proj.bias',)),
-  'layer{}/norm2/scale': Tensors(
-    KEEP, (_LAYER + 'post_attention_layernorm.weight',)
-  ),
-  'layer{}/up/w': Tensors(
-    WAYS, tuple(_LAYER + f'mlp.{x}_proj.weight' for x in ('gate', 'up'))
-  ),
-  'layer{}/up/b': Tensors(
-    WAYS, tuple(_LAYER + f'mlp.{x}_proj.bias' for x in ('gate', 'up'))
-  ),
-  'layer{}/down/w': Tensors(LINEAR, (_LAYER + 'mlp.down_proj.weight',)),
-  'layer{}/down/b': Tensors(KEEP, (_LAYER + 'mlp.down_proj.bias',)),
-}
+SOURCES = (
+  {
+    'embedding': Tensors(KEEP, ('model.embed_tokens.weight',)),
+    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
+  }
+  | scale('model.norm', 'norm')
+  | scale(_LAYER + 'input_layernorm', 'layer{}/norm1')
+  | scale(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
+  | scale(_ATTENTION + 'q_norm', 'layer{}/q_norm')
+  | scale(_ATTENTION + 'k_norm', 'layer{}/k_norm')
+  | linear('layer{}/qkv', GROUPS, *(_ATTENTION + f'{x}_proj' for x in 'qkv'))
+  | linear('layer{}/out', LINEAR, _ATTENTION + 'o_proj')
+  | linear('layer{}/up', WAYS, _LAYER + 'mlp.gate_proj', _LAYER + 'mlp.up_proj')
+  | linear('layer{}/down', LINEAR, _LAYER + 'mlp.down_proj')
+)
 
 # Old files store the rotary frequencies, which follow from the base.
 IGNORED = ('.rotary_emb.inv_freq',)
@@ -99,6 +89,10 @@ def size_rows(
   )
 
 
+def epsilon_row(default: float, name: str = 'rms_norm_eps') -> Row:
+  return attribute(name, 'norm_eps', values.number, default)
+
+
 def tied_row(default: bool) -> Row:
   return attribute(
     'tie_word_embeddings', 'tied_embeddings', values.flag, default
@@ -108,6 +102,52 @@ def tied_row(default: bool) -> Row:
 def attention_bias_row(default: bool) -> Row:
   return attribute(
     'attention_bias', ('qkv_bias', 'out_bias'), values.flag, default
+  )
+
+
+BIAS = attention_bias_row(False)
+MLP_BIAS = attribute('mlp_bias', 'mlp_bias', values.flag, False)
+
+
+def usual_rows(
+  max_positions: int,
+  *more: Row,
+  rotary: Row | None = None,
+  layers: tuple[Row, ...] = (),
+  activation: Row = values.SILU,
+  epsilon: Row | float = 1e-6,
+  tied: bool = False,
+  **sizes: int,
+) -> tuple[Row, ...]:
+  """Rows that nearly every family has.
+
+  Args:
+    max_positions: default of the longest sequence.
+    *more: other rows.
+    rotary: row of the positions; None: plain ones.
+    layers: rows of windows.
+    activation: row of the function.
+    epsilon: row of the norms' epsilon, or its default.
+    tied: default of whether the head is the embedding.
+    **sizes: as of `size_rows`.
+  """
+  if not isinstance(epsilon, Row):
+    epsilon = epsilon_row(epsilon)
+  return (
+    *size_rows(max_positions, **sizes),
+    rotary or rope.rope_row(),
+    *layers,
+    activation,
+    epsilon,
+    *more,
+    tied_row(tied),
+  )
+
+
+def like(base: Family, model_type: str, architecture: str, **changes) -> Family:
+  """Returns a family that differs from another one in some fields."""
+  return dataclasses.replace(
+    base, model_type=model_type, architecture=architecture, **changes
   )
 
 
@@ -152,50 +192,33 @@ def experts_row(
 LLAMA = Family(
   model_type='llama',
   architecture='LlamaForCausalLM',
-  rows=(
-    *size_rows(2048),
-    rope.rope_row(),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
-    attention_bias_row(False),
-    attribute('mlp_bias', 'mlp_bias', values.flag, False),
-    tied_row(False),
-  ),
+  rows=usual_rows(2048, BIAS, MLP_BIAS),
   fixed={},
   only={'rope_interleaved': False},
   harmless=frozenset({'is_llama_config'}),
   sources=SOURCES,
   ignored=IGNORED,
 )
+DECODER = dataclasses.replace(LLAMA, only={})  # that most families differ from
 
-MISTRAL = dataclasses.replace(
-  LLAMA,
-  model_type='mistral',
-  architecture='MistralForCausalLM',
-  rows=(
-    *size_rows(131072, kv_heads=8),
-    rope.rope_row(),
-    values.window_row(4096),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
-    tied_row(False),
-  ),
-  only={},
+MISTRAL = like(
+  DECODER,
+  'mistral',
+  'MistralForCausalLM',
+  rows=usual_rows(131072, layers=(values.window_row(4096),), kv_heads=8),
 )
 
-PHI3 = dataclasses.replace(
-  LLAMA,
-  model_type='phi3',
-  architecture='Phi3ForCausalLM',
-  rows=(
-    *size_rows(4096),
-    rope.rope_row(
+PHI3 = like(
+  DECODER,
+  'phi3',
+  'Phi3ForCausalLM',
+  rows=usual_rows(
+    4096,
+    rotary=rope.rope_row(
       allowed=('default', 'longrope', 'su'), part=1.0, original=4096
     ),
-    values.window_row(None),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
-    tied_row(False),
+    layers=(values.window_row(None),),
+    epsilon=1e-5,
   ),
   only={
     'attention_bias': False,
@@ -216,18 +239,17 @@ _BLOCK = 'model.layers.{}.block_sparse_moe.'
 _EXPERT = _BLOCK + 'experts.{expert}.'
 
 
-MIXTRAL = dataclasses.replace(
+MIXTRAL = like(
   MISTRAL,
-  model_type='mixtral',
-  architecture='MixtralForCausalLM',
-  rows=(
-    *size_rows(131072, kv_heads=8),
-    rope.rope_row(1e6),
-    values.window_row(None),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
-    tied_row(False),
+  'mixtral',
+  'MixtralForCausalLM',
+  rows=usual_rows(
+    131072,
     experts_row('num_local_experts', 8, 2),
+    rotary=rope.rope_row(1e6),
+    layers=(values.window_row(None),),
+    epsilon=1e-5,
+    kv_heads=8,
   ),
   sources=SOURCES
   | {

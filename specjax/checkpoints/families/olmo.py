@@ -1,69 +1,61 @@
 """OLMo 2 and 3 and EXAONE 4, normed behind attention and MLP, and OLMoE."""
 
-import dataclasses
-
 from specjax.checkpoints.families import rope, values
-from specjax.checkpoints.families.dense import epsilon_row
 from specjax.checkpoints.families.llama import (
-  LLAMA,
+  BIAS,
+  DECODER,
   SOURCES,
-  attention_bias_row,
   experts_row,
-  size_rows,
-  tied_row,
+  like,
+  usual_rows,
 )
 from specjax.checkpoints.families.qwen import QWEN3_MOE
-from specjax.checkpoints.families.table import KEEP, Row, Tensors
+from specjax.checkpoints.families.table import Row, scale
 
 _LAYER = 'model.layers.{}.'
-_SOURCES = SOURCES | {
-  f'layer{{}}/{key}/scale': Tensors(
-    KEEP, (_LAYER + f'post_{name}_layernorm.weight',)
-  )
-  for key, name in (('post1', 'attention'), ('post2', 'feedforward'))
-}
+_SOURCES = (
+  SOURCES
+  | scale(_LAYER + 'post_attention_layernorm', 'layer{}/post1')
+  | scale(_LAYER + 'post_feedforward_layernorm', 'layer{}/post2')
+)
 _BEHIND = {'pre_norms': False, 'post_norms': True, 'qk_norm': True}
-_REST = (values.SILU, epsilon_row(1e-5), tied_row(False))
 WINDOWS = values.window_by_layer_row(
   4096,
   lambda layer, known: bool((layer + 1) % known['sliding_window_pattern']),
   sizes=(('sliding_window_pattern', 4),),
 )
 
-OLMO2 = dataclasses.replace(
-  LLAMA,
-  model_type='olmo2',
-  architecture='Olmo2ForCausalLM',
-  rows=(*size_rows(2048), rope.rope_row(), attention_bias_row(False), *_REST),
+OLMO2 = like(
+  DECODER,
+  'olmo2',
+  'Olmo2ForCausalLM',
+  rows=usual_rows(2048, BIAS, epsilon=1e-5),
   fixed=_BEHIND | {'qk_norm_whole': True},
-  only={},
   sources=_SOURCES,
 )
 
-OLMO3 = dataclasses.replace(
+OLMO3 = like(
   OLMO2,
-  model_type='olmo3',
-  architecture='Olmo3ForCausalLM',
-  rows=(
-    *size_rows(2048),
-    rope.two_bases_row(5e5, 5e5),
-    WINDOWS,
-    attention_bias_row(False),
-    *_REST,
+  'olmo3',
+  'Olmo3ForCausalLM',
+  rows=usual_rows(
+    2048,
+    BIAS,
+    rotary=rope.two_bases_row(5e5, 5e5),
+    layers=(WINDOWS,),
+    epsilon=1e-5,
   ),
 )
 
-
-OLMOE = dataclasses.replace(
+OLMOE = like(
   QWEN3_MOE,
-  model_type='olmoe',
-  architecture='OlmoeForCausalLM',
-  rows=(
-    *size_rows(4096),
-    rope.rope_row(),
-    attention_bias_row(False),
-    *_REST,
+  'olmoe',
+  'OlmoeForCausalLM',
+  rows=usual_rows(
+    4096,
+    BIAS,
     experts_row('num_experts', 64, 8, normalize=False),
+    epsilon=1e-5,
   ),
   fixed={'qk_norm': True, 'qk_norm_whole': True},
   only={'clip_qkv': None},
@@ -99,15 +91,15 @@ def _write_windows(config):
   return WINDOWS.write(config)
 
 
-EXAONE4 = dataclasses.replace(
+EXAONE4 = like(
   OLMO2,
-  model_type='exaone4',
-  architecture='Exaone4ForCausalLM',
-  rows=(
-    *size_rows(2048, kv_heads=32),
-    rope.rope_row(),
-    Row(_read_windows, _write_windows),
-    *_REST,
+  'exaone4',
+  'Exaone4ForCausalLM',
+  rows=usual_rows(
+    2048,
+    layers=(Row(_read_windows, _write_windows),),
+    epsilon=1e-5,
+    kv_heads=32,
   ),
   fixed=_BEHIND,
 )

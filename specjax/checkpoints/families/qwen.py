@@ -1,15 +1,13 @@
 """Qwen2 and 2.5, Qwen3, with a mixture of experts, and the texts of Qwen-VL."""
 
-import dataclasses
-
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
+  BIAS,
   IGNORED,
   SOURCES,
-  attention_bias_row,
   experts_of,
-  size_rows,
-  tied_row,
+  like,
+  usual_rows,
 )
 from specjax.checkpoints.families.table import (
   EXPERT_WAYS,
@@ -19,25 +17,24 @@ from specjax.checkpoints.families.table import (
   Row,
   Tensors,
 )
-from specjax.checkpoints.families.values import attribute, take
+from specjax.checkpoints.families.values import take
 from specjax.models.config import Experts
 
-_WINDOWS = values.window_by_layer_row(
-  4096,
-  lambda layer, sizes: layer >= sizes['max_window_layers'],
-  switch=True,
-  sizes=(('max_window_layers', 28),),
-)
-_REST = (
-  values.SILU,
-  attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
-  tied_row(False),
-)
+
+def _windows(layers: int) -> Row:
+  """Returns the row of windows behind so many layers, unless said."""
+  return values.window_by_layer_row(
+    4096,
+    lambda layer, sizes: layer >= sizes['max_window_layers'],
+    switch=True,
+    sizes=(('max_window_layers', layers),),
+  )
+
 
 QWEN2 = Family(
   model_type='qwen2',
   architecture='Qwen2ForCausalLM',
-  rows=(*size_rows(32768, kv_heads=32), rope.rope_row(), _WINDOWS, *_REST),
+  rows=usual_rows(32768, layers=(_windows(28),), kv_heads=32),
   fixed={'qkv_bias': True},
   sources=SOURCES,
   only={'use_mrope': False},
@@ -45,78 +42,62 @@ QWEN2 = Family(
 )
 
 # Its next-token layer is read by `drafters.mtp`.
-MIMO = dataclasses.replace(
+MIMO = like(
   QWEN2,
-  model_type='mimo',
-  architecture='MiMoForCausalLM',
+  'mimo',
+  'MiMoForCausalLM',
   only={'attention_bias': True, 'use_mrope': False},
   harmless=frozenset({'num_nextn_predict_layers'}),
   unread=('model.mtp_layers.',),
 )
 
-QWEN3 = dataclasses.replace(
+QWEN3 = like(
   QWEN2,
-  model_type='qwen3',
-  architecture='Qwen3ForCausalLM',
-  rows=(
-    *size_rows(32768, kv_heads=32, head_dim=128),
-    rope.rope_row(),
-    _WINDOWS,
-    *_REST,
-    attention_bias_row(False),
+  'qwen3',
+  'Qwen3ForCausalLM',
+  rows=usual_rows(
+    32768, BIAS, layers=(_windows(28),), kv_heads=32, head_dim=128
   ),
   fixed={'qk_norm': True},
 )
 
-QWEN2_VL = dataclasses.replace(
+QWEN2_VL = like(
   QWEN2,
-  model_type='qwen2_vl_text',
-  architecture='Qwen2VLForConditionalGeneration',
-  rows=(
-    *size_rows(
-      32768,
-      kv_heads=8,
-      vocab_size=152064,
-      hidden_size=8192,
-      intermediate_size=29568,
-      num_hidden_layers=80,
-      num_attention_heads=64,
-    ),
-    rope.rope_row(1e6, tuple(rope.SCALINGS)),
-    values.window_by_layer_row(
-      4096,
-      lambda layer, sizes: layer >= sizes['max_window_layers'],
-      switch=True,
-      sizes=(('max_window_layers', 80),),
-    ),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-5),
-    tied_row(False),
+  'qwen2_vl_text',
+  'Qwen2VLForConditionalGeneration',
+  rows=usual_rows(
+    32768,
+    rotary=rope.rope_row(1e6, tuple(rope.SCALINGS)),
+    layers=(_windows(80),),
+    epsilon=1e-5,
+    kv_heads=8,
+    vocab_size=152064,
+    hidden_size=8192,
+    intermediate_size=29568,
+    num_hidden_layers=80,
+    num_attention_heads=64,
   ),
 )
-QWEN2_5_VL = dataclasses.replace(
+QWEN2_5_VL = like(
   QWEN2_VL,
-  model_type='qwen2_5_vl_text',
-  architecture='Qwen2_5_VLForConditionalGeneration',
+  'qwen2_5_vl_text',
+  'Qwen2_5_VLForConditionalGeneration',
 )
-QWEN3_VL = dataclasses.replace(
+QWEN3_VL = like(
   QWEN3,
-  model_type='qwen3_vl_text',
-  architecture='Qwen3VLForConditionalGeneration',
-  rows=(
-    *size_rows(
-      128000,
-      kv_heads=32,
-      head_dim=128,
-      vocab_size=151936,
-      hidden_size=4096,
-      intermediate_size=22016,
-      num_hidden_layers=32,
-      num_attention_heads=32,
-    ),
-    rope.rope_row(5e5, tuple(rope.SCALINGS)),
-    *_REST,
-    attention_bias_row(False),
+  'qwen3_vl_text',
+  'Qwen3VLForConditionalGeneration',
+  rows=usual_rows(
+    128000,
+    BIAS,
+    rotary=rope.rope_row(5e5, tuple(rope.SCALINGS)),
+    kv_heads=32,
+    head_dim=128,
+    vocab_size=151936,
+    hidden_size=4096,
+    intermediate_size=22016,
+    num_hidden_layers=32,
+    num_attention_heads=32,
   ),
 )
 
@@ -175,17 +156,16 @@ def sparse_row(
 _SHARED = 'shared_expert_intermediate_size'
 _MLP = 'model.layers.{}.mlp.'
 
-QWEN3_MOE = dataclasses.replace(
+QWEN3_MOE = like(
   QWEN3,
-  model_type='qwen3_moe',
-  architecture='Qwen3MoeForCausalLM',
-  rows=(
-    *size_rows(32768, kv_heads=4),
-    rope.rope_row(),
-    values.window_row(4096, switch=True),
-    *_REST,
-    attention_bias_row(False),
+  'qwen3_moe',
+  'Qwen3MoeForCausalLM',
+  rows=usual_rows(
+    32768,
+    BIAS,
     sparse_row(128, 8, 768, normalize=False),
+    layers=(values.window_row(4096, switch=True),),
+    kv_heads=4,
   ),
   sources=SOURCES
   | {

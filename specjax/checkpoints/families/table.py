@@ -201,6 +201,24 @@ def untransposed(split: TensorSplit) -> TensorSplit:
   return split._replace(transpose=False)
 
 
+def scale(name: str, key: str) -> dict[str, Tensors]:
+  """Returns the source of a norm without a bias."""
+  return {f'{key}/scale': Tensors(KEEP, (f'{name}.weight',))}
+
+
+def norm(name: str, key: str) -> dict[str, Tensors]:
+  """Returns the sources of a norm with a bias."""
+  return scale(name, key) | {f'{key}/bias': Tensors(KEEP, (f'{name}.bias',))}
+
+
+def linear(key: str, split: TensorSplit, *names: str) -> dict[str, Tensors]:
+  """Returns the sources of a linear map with a bias."""
+  return {
+    f'{key}/{ours}': Tensors(split, tuple(f'{name}.{kind}' for name in names))
+    for ours, kind in (('w', 'weight'), ('b', 'bias'))
+  }
+
+
 # No choice of any family, unless its table has another value.
 ONLY = {
   'add_cross_attention': False,
