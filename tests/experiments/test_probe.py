@@ -295,7 +295,7 @@ def test_planted_mistakes_are_found_and_the_right_reading_is_right(
     {'right': read(head, {})}
     | {name: read(head, fields) for name, fields in mistakes.items()},
     results=str(tmp_path / 'a'),
-    prompts=tiny.Prompts(count=8),
+    prompts=tiny.Prompts(count=4),
     max_new_tokens=24,
   )
   probed = probe.Probe(probe.prepare(x))
