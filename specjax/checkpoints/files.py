@@ -24,6 +24,12 @@ GGUF = 'model.gguf'  # a link to a file, see `gguf_files`
 # The same as torch.save pickles them; read of heads alone.
 PICKLED = 'pytorch_model.bin'
 PICKLED_INDEX = 'pytorch_model.bin.index.json'
+# Floats of eight bits, as headers of safetensors files call them.
+_EIGHT = {
+  'F8_E4M3': ml_dtypes.float8_e4m3fn,
+  'F8_E5M2': ml_dtypes.float8_e5m2,
+  'F8_E8M0': ml_dtypes.float8_e8m0fnu,
+}
 # Types of torch, as headers of safetensors files call them.
 _TORCH = {
   'torch.float64': 'F64',
@@ -54,35 +60,6 @@ class Tensor(NamedTuple):
   def read(self, index: tuple[slice, ...]) -> np.ndarray:
     """A part of it; no other is read."""
     return self.file.get_slice(self.name)[index]
-
-
-class Scaled(NamedTuple):
-  """A tensor in eight bits: integers, and scales of their groups."""
-
-  values: Tensor
-  scale: Tensor  # along the inputs one for each group
-  path: pathlib.Path
-  name: str
-  shape: tuple[int, ...]
-  dtype: str  # of what is read
-
-  def read(self, index: tuple[slice, ...]) -> np.ndarray:
-    """A part of it, as floats."""
-    grouped = [
-      (axis, size // groups)
-      for axis, (size, groups) in enumerate(
-        zip(self.shape, self.scale.shape, strict=True)
-      )
-      if size != groups
-    ]
-    cut = [*index]
-    for axis, _ in grouped:
-      cut[axis] = slice(None)
-    scale = self.scale.read(tuple(cut))
-    for axis, size in grouped:
-      scale = np.repeat(scale, size, axis)
-      scale = scale[(slice(None),) * axis + (index[axis],)]
-    return self.values.read(index).astype(scale.dtype) * scale
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:
@@ -187,7 +164,7 @@ def open_tensors(
   """
   tensors: dict[str, Tensor] = {}
   for path, expected in sorted(_list_files(directory, of_head).items()):
-    file = _open(path, stack)
+    file, eight = _open(path, stack), None
     names = set(file.keys())
     if expected - names:
       raise CheckpointError(
@@ -196,9 +173,11 @@ def open_tensors(
       )
     for name in names:
       part = file.get_slice(name)
-      tensors[name] = Tensor(
-        file, path, name, tuple(part.get_shape()), part.get_dtype()
-      )
+      dtype, source = part.get_dtype(), file
+      if dtype in _EIGHT:
+        source = eight = eight or _Mapped(path)
+      shape = tuple(part.get_shape())
+      tensors[name] = Tensor(source, path, name, shape, dtype)
   return tensors
 
 
@@ -219,6 +198,26 @@ def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
     raise CheckpointError(
       f'{path} is truncated or damaged ({error}); copy it again'
     ) from None
+
+
+class _Mapped:
+  """Floats of eight bits in a safetensors file, which numpy has no name for."""
+
+  def __init__(self, path: pathlib.Path):
+    with path.open('rb') as file:
+      size = int.from_bytes(file.read(8), 'little')
+      self._header = json.loads(file.read(size))
+    self._path, self._begin = path, 8 + size
+
+  def get_slice(self, name: str) -> np.ndarray:
+    entry = self._header[name]
+    return np.memmap(
+      self._path,
+      _EIGHT[entry['dtype']],
+      'r',
+      self._begin + entry['data_offsets'][0],
+      tuple(entry['shape']),
+    )
 
 
 class Pickled:
@@ -293,26 +292,6 @@ class _PickledTensor:
       return np.array(part.numpy())
     # numpy has no such type of its own; its bits are those of float32.
     return part.float().numpy().astype(ml_dtypes.bfloat16)
-
-
-def _scale(values: Tensor, scale: Tensor) -> Scaled:
-  return Scaled(
-    values, scale, values.path, values.name, values.shape, scale.dtype
-  )
-
-
-def join_scales(tensors: dict[str, Tensor]) -> dict[str, Any]:
-  """Joins tensors in eight bits with their scales; the others stay."""
-  scales = {
-    name.removesuffix(SCALE): tensor
-    for name, tensor in tensors.items()
-    if name.endswith(SCALE)
-  }
-  return {
-    name: _scale(tensor, scales[name]) if name in scales else tensor
-    for name, tensor in tensors.items()
-    if not name.endswith(SCALE)
-  }
 
 
 def shorten(names: list[str], most: int = 8) -> str:

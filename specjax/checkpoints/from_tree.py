@@ -5,6 +5,7 @@ are checked as files are, and no file is written.
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from specjax.checkpoints import loading, parameters
+from specjax.checkpoints import loading, parameters, quantization
 from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.checkpoints.files import CheckpointError, Tensor
 from specjax.checkpoints.precision import AUTO, STORED, check_dtype, resolve
@@ -21,7 +22,13 @@ from specjax.models import devices, own, transformer, variants
 from specjax.types import Target
 
 _TREE = pathlib.Path('tree')  # Errors name it as the file.
-_CODES = {name: code for code, name in STORED.items()}
+_CODES = {name: code for code, name in STORED.items()} | {
+  'float8_e4m3fn': 'F8_E4M3',
+  'float8_e5m2': 'F8_E5M2',
+  'int8': 'I8',
+  'int32': 'I32',
+  'uint8': 'U8',
+}
 
 
 class _Memory(dict):
@@ -70,6 +77,8 @@ def from_pytree(
     )
     for name, x in memory.items()
   }
+  config, join = quantization.split(_TREE, config)
+  tensors = join(tensors)
   try:
     family, made = conversion.read_attributes(FAMILIES, config, max_length)
     shapes = conversion.shape_params(made)
@@ -78,8 +87,8 @@ def from_pytree(
   sources = conversion.list_sources(family, made, shapes)
   tensors = loading._rename(tensors, family, made, sources)
   loading._check_names(_TREE, family, made, sources, tensors)
-  stored = memory[max(memory, key=lambda name: memory[name].size)].dtype.name
-  dtype = resolve(dtype, stored)
+  stored = max(tensors.values(), key=lambda x: math.prod(x.shape)).dtype
+  dtype = resolve(dtype, STORED[stored])
   params = parameters.read_parameters(sources, shapes, tensors, dtype)
   nested = flax.traverse_util.unflatten_dict(params, sep='/')
   form = devices.FORMS.get(jax.default_backend(), devices.CPU)

@@ -16,15 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.checkpoints import mxfp4, own, parameters
+from specjax.checkpoints import own, parameters, quantization
 from specjax.checkpoints.families import FAMILIES, conversion, wrappers
 from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
   CONFIG,
-  QUANTIZED,
   CheckpointError,
   Tensor,
-  join_scales,
   open_tensors,
   read_json,
   shorten,
@@ -32,6 +30,7 @@ from specjax.checkpoints.files import (
 from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.checkpoints.precision import STORED, resolve
+from specjax.checkpoints.quantization import Quantized
 from specjax.models import devices, linear, transformer, variants
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
@@ -51,9 +50,12 @@ class Description(NamedTuple):
   model: the model.
   stored_bytes: of the weight files; None where they are on the Hub, which
     cannot be reached.
-  dtype: that most of the weights have there, 'bfloat16' for example.
+  dtype: that most of the weights have there, 'bfloat16' for example; of
+    quantised weights, the nearest type of floats.
   other: the vocabulary of a draft, where it was compared with its target's and
     is another one.
+  quantized: how most of the quantised weights are stored, in words; None where
+    all are floats.
   shapes: (dtype, form) -> shapes of the parameters that `load` returns.
   """
 
@@ -62,6 +64,7 @@ class Description(NamedTuple):
   stored_bytes: int | None
   dtype: str = 'float32'
   other: 'Other | None' = None
+  quantized: str | None = None
   shapes: Callable[[Any, WeightForm], Any] | None = None
 
 
@@ -77,11 +80,20 @@ class _Plan(NamedTuple):
   @property
   def dtype(self) -> str:
     """The type that most of the weights have in the files."""
+    return STORED[self._most(lambda tensor: tensor.dtype) or 'F32']
+
+  @property
+  def quantized(self) -> str | None:
+    """How most of the quantised weights are stored, in words."""
+    return self._most(lambda tensor: getattr(tensor, 'title', None))
+
+  def _most(self, kind: Callable[[Any], str | None]) -> str | None:
+    """The kind that most values have; None where no tensor has any."""
     counts: collections.Counter[str] = collections.Counter()
-    for tensor in self.tensors.values():
-      counts[tensor.dtype] += math.prod(tensor.shape)
-    known = counts.most_common(1)  # Of the Hub there may be none.
-    return STORED[known[0][0]] if known else 'float32'
+    for tensor in self.tensors.values():  # Of the Hub there may be none.
+      if name := kind(tensor):
+        counts[name] += math.prod(tensor.shape)
+    return max(counts, key=counts.__getitem__, default=None)
 
   def shapes_of(self, dtype: Any, form: WeightForm) -> Any:
     """Shapes of the parameters that `load` returns."""
@@ -95,29 +107,10 @@ class _Plan(NamedTuple):
     return jax.eval_shape(lambda x: linear.to_native(x, tied), made)
 
 
-def _without_quantization(directory, attributes, quantized):
-  """Returns the attributes without quantization, and what joins its tensors."""
-  quantization = attributes.get('quantization_config')
-  given = quantization if isinstance(quantization, dict) else {}
-  method = given.get('quant_method')
-  if method not in (QUANTIZED, mxfp4.METHOD):
-    return attributes, None
-  rest = {k: v for k, v in attributes.items() if k != 'quantization_config'}
-  if method == mxfp4.METHOD:
-    return rest, mxfp4.join_blocks
-  if not quantized:
-    raise CheckpointError(
-      f'{directory} holds weights in eight bits (quant_method {QUANTIZED!r}): '
-      'draft with them by specjax.drafters.quantized.load, or use the '
-      'checkpoint of floats that they were made from'
-    )
-  return rest, join_scales
-
-
 def open_named(
   directory: pathlib.Path, stack: contextlib.ExitStack
 ) -> dict[str, Any] | None:
-  """Returns tensors by the names that a language model alone has for them.
+  """Returns weights by the names that a language model alone has for them.
 
   Args:
     directory: of the checkpoint.
@@ -134,14 +127,18 @@ def open_named(
     tensors = headers(directory)
   else:
     tensors = open_tensors(directory, stack)
-  if tensors is not None and wrappers.is_wrapper(read_json(directory / CONFIG)):
-    return wrappers.text_tensors(tensors)
-  return tensors
+  if tensors is None:
+    return None
+  config = read_json(directory / CONFIG)
+  attributes, join = quantization.split(directory, config)
+  tensors = join(tensors)
+  wrapped = wrappers.is_wrapper(attributes)
+  return wrappers.text_tensors(tensors) if wrapped else tensors
 
 
 def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   attributes = read_json(directory / CONFIG)
-  attributes, join = _without_quantization(directory, attributes, quantized)
+  attributes, _ = quantization.split(directory, attributes, quantized)
   try:
     family, config = conversion.read_attributes(
       FAMILIES, attributes, max_length
@@ -150,9 +147,8 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
   tensors = open_named(directory, stack)
-  wrapped = tensors is not None and wrappers.is_wrapper(attributes)
-  if wrapped and wrappers.TIED not in attributes:
-    # Its default was another before.
+  untold = wrappers.is_wrapper(attributes) and wrappers.TIED not in attributes
+  if tensors is not None and untold:  # Its default was another before.
     (head,) = family.sources['unembedding'].names
     config = dataclasses.replace(config, tied_embeddings=head not in tensors)
     shapes = conversion.shape_params(config)
@@ -161,8 +157,6 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
   model = variants.for_device(transformer.build(config), form)
   if tensors is None:  # They are checked once they are here.
     return _Plan(family, model, shapes, sources, {})
-  if join is not None:
-    tensors = join(tensors)
   tensors = _rename(tensors, family, config, sources)
   _check_names(directory, family, config, sources, tensors)
   parameters.check_tensors(sources, shapes, tensors)
@@ -190,14 +184,15 @@ def describe(
   """Checks a checkpoint as `load` does, and reads no weights.
 
   Only `config.json` and the headers of the weights are read, but where tied
-  weights are stored twice: then the two copies are compared. Of a model on the
+  weights are stored twice, which are then compared, and biases of quantised
+  weights that the model has no place for, which must be 0. Of a model on the
   Hub neither is fetched for it: the headers are looked at there, and where it
   cannot be reached `config.json` has to do.
 
   Args:
     path: as for `load`, and so are the others.
     max_length: longest sequence of the run.
-    quantized: take weights in eight bits, too.
+    quantized: take weights of our own in eight bits, too.
 
   Raises:
     CheckpointError: `load` would refuse it.
@@ -211,6 +206,7 @@ def describe(
     stored,
     plan.dtype,
     shapes=plan.shapes_of,
+    quantized=plan.quantized,
   )
 
 
@@ -244,8 +240,8 @@ def load(
       ('dynamic', 'longrope') are fixed for it: see `rotary.LongRope`.
     placement: a mesh of devices to load onto. Each process reads what its own
       devices hold, one parameter after another, and keeps nothing of it.
-    quantized: read weights in eight bits too, as the floats they stand for:
-      `linear.quantize` makes the same integers of these again.
+    quantized: read weights of our own in eight bits too, as the floats that
+      they stand for: `linear.quantize` makes the same integers of these again.
     form: of matrices; on a mesh they are floats.
 
   Returns:
@@ -324,6 +320,7 @@ def _check_names(directory, family, config, sources, tensors):
     and not name.endswith(family.ignored)
     and not name.startswith(family.unread)
   ]
+  unused = [name for name in unused if not _is_spare_bias(name, tensors)]
   original, copies = _tied_names(family, config)
   for copy in () if unset else copies:
     # Some files store tied weights twice.
@@ -342,12 +339,20 @@ def _are_equal(*tensors) -> bool:
     return False
   if any(tensor.file is None for tensor in tensors):
     return True  # They are compared once they are here.
-  a, b = (tensor.file.get_slice(tensor.name) for tensor in tensors)
-  rows = tensors[0].shape[0]
-  return all(
-    (a[i : min(i + _ROWS, rows)] == b[i : min(i + _ROWS, rows)]).all()
-    for i in range(0, rows, _ROWS)
-  )
+  a, b = tensors
+  rows, *others = a.shape
+  rest = (slice(None),) * len(others)
+  pieces = (slice(i, min(i + _ROWS, rows)) for i in range(0, rows, _ROWS))
+  return all((a.read((x, *rest)) == b.read((x, *rest))).all() for x in pieces)
+
+
+def _is_spare_bias(name: str, tensors) -> bool:
+  """Returns true for the zeros that files of GPTQ have beside every weight."""
+  weight = tensors.get(f'{name.removesuffix(".bias")}.weight')
+  if not name.endswith('.bias') or not isinstance(weight, Quantized):
+    return False
+  bias = tensors[name]  # One that is not here is looked at when it is.
+  return bias.file is None or not bias.read((slice(None),)).any()
 
 
 @own.or_of(lambda target: target.fingerprint())
@@ -357,7 +362,7 @@ def fingerprint(path: str | os.PathLike) -> str:
   Values are rounded to bfloat16, so it is the same however the tensors are
   split over files, and for the same weights stored in 16 or 32 bits. Storing
   float32 weights as float16 rounds them, and may change it; as bfloat16 does
-  not.
+  not. Quantised weights have the fingerprint of a file of the same floats.
 
   Args:
     path: as for `checkpoints.load`.
@@ -367,7 +372,9 @@ def fingerprint(path: str | os.PathLike) -> str:
   """
   digest = hashlib.sha256()
   with contextlib.ExitStack() as stack:
-    tensors = open_tensors(locate(path, weights=True), stack)
+    directory = locate(path, weights=True)
+    _, join = quantization.split(directory, read_json(directory / CONFIG))
+    tensors = join(open_tensors(directory, stack))
     for name in sorted(tensors):
       tensor = tensors[name]
       size = int(np.prod(tensor.shape, dtype=np.int64))

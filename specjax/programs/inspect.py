@@ -45,7 +45,7 @@ def facts(
   (step, one), (_, two) = (
     memory.bytes_per_token(description.model, held, used) for used in (1, 2)
   )
-  return {
+  made = {
     'family': description.family,
     'parameters': sum(math.prod(w.shape) for w in weights),
     'layers': config.num_layers,
@@ -53,12 +53,16 @@ def facts(
     'positions': config.max_positions,
     'vocabulary': config.vocab_size,
     'stored_dtype': description.dtype,
+    'stored_as': description.quantized,
     'stored_bytes': description.stored_bytes,
     'dtype': dtype,
     'bytes_per_device': memory.held_by(description, placement, dtype, form),
     'bytes_per_step': step,
     'cache_bytes_per_token': two - one,
   }
+  if description.quantized is None:
+    del made['stored_as']
+  return made
 
 
 def facts_of_head(head: files.Description, loader: str) -> dict:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import pathlib
 import sys
 import tracemalloc
 
@@ -17,7 +16,7 @@ import safetensors.numpy
 
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
-from specjax.checkpoints import CheckpointError, files, mxfp4
+from specjax.checkpoints import CheckpointError
 from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters import plain
 from specjax.models import rotary
@@ -227,25 +226,6 @@ def test_unsupported_values_are_named(name, changes, message):
   config = family_outputs.load(name).config | changes
   with pytest.raises(ValueError, match=message):
     conversion.read_attributes(FAMILIES, config)
-
-
-@pytest.mark.parametrize(
-  ('blocks', 'scales'),
-  [
-    (('U8', (2, 3, 1, 15)), ('U8', (2, 3, 1))),
-    (('U8', (2, 3, 16)), ('U8', (2, 3))),
-    (('U8', (2, 3, 1, 16)), ('U8', (2, 3, 2))),
-    (('I8', (2, 3, 1, 16)), ('U8', (2, 3, 1))),
-    (('U8', (2, 3, 1, 16)), ('BF16', (2, 3, 1))),
-  ],
-)
-def test_blocks_that_do_not_fit_their_scales_are_named(blocks, scales):
-  tensors = {
-    name: files.Tensor(None, pathlib.Path('x'), name, shape, dtype)
-    for name, (dtype, shape) in (('w_blocks', blocks), ('w_scales', scales))
-  }
-  with pytest.raises(CheckpointError, match='w_blocks'):
-    mxfp4.join_blocks(tensors)
 
 
 def test_tensors_may_lack_the_prefix(tmp_path):

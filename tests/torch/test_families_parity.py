@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
-from specjax.checkpoints import files, mxfp4
+from specjax.checkpoints import files, quantization
 from specjax.models import prefill, rotary, transformer
 from specjax.types import Source
 
@@ -121,7 +121,8 @@ def test_weights_in_mxfp4_are_the_floats_of_transformers(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, found, expected)
   # On a mesh a device reads its part alone.
   with contextlib.ExitStack() as stack:
-    tensor = mxfp4.join_blocks(files.open_tensors(tmp_path, stack))[name]
+    _, join = quantization.split(tmp_path, config)
+    tensor = join(files.open_tensors(tmp_path, stack))[name]
     part = slice(1, 3), slice(5, 30), slice(2, 9)
     np.testing.assert_array_equal(tensor.read(part), floats[name][part])
 
