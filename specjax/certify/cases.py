@@ -24,6 +24,7 @@ from specjax.drafters import (
   early_exit,
   lm,
   medusa,
+  mtp,
   ngram,
   recycling,
   skip,
@@ -36,6 +37,7 @@ from specjax.drafters.shapes import chain, policies, static_tree
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
 from specjax.models import prefill
+from specjax.models.config import GatedDelta
 from specjax.types import Context, Drafter, Params, Rule
 
 _SLOTS = 128
@@ -46,7 +48,7 @@ def _read(tiny: TinyModels, contexts, taps):
   target = jax.tree.map(lambda x: jnp.asarray(x, float), tiny.params.target)
   texts = [(*tiny.prompt, *tiny.texts.tokens(number)) for number in contexts]
   tokens, length = prefill.pad(texts, _SLOTS)
-  cache = caches.empty(tiny.target.config, *tokens.shape, float)
+  cache = caches.empty(tiny.target.config, *tokens.shape, np.float64)
   cache, hidden = prefill.prefill(
     tiny.target, target, tokens, length, cache, taps
   )
@@ -352,6 +354,11 @@ PUBLISHED = _eagle(
     _EAGLE, join='pair', norms=('token', 'feature', 'last'), draft_vocab=2
   ),
 )
+MTP = _walked(
+  'next-token layer',
+  lambda tiny: eagle.walk(mtp.head_of(tiny.target)),
+  _random(lambda tiny, key: mtp.head_of(tiny.target).init(key)),
+)
 MEDUSA = _walked(
   'tree of Medusa',
   lambda tiny: medusa.walk(tiny.target),
@@ -382,6 +389,9 @@ MODELS: dict[str, Callable[[], TinyModels]] = {
   'transformer': tiny_models.transformers,
   # Its texts often end before their limit.
   'other transformer': lambda: tiny_models.transformers(5),
+  'transformer with states': lambda: tiny_models.transformers(
+    recurrent=GatedDelta((0,), 1, 2, 3, 4, kernel=2)
+  ),
   'transformer in eight bits': tiny_models.eight_bits,
   'table in bfloat16': lambda: tiny_models.tables().cast('bfloat16'),
   # So poor that whole blocks are rejected, which shows what happens to the
@@ -427,6 +437,7 @@ CASES = (
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
+  Case('token', verify.token, MTP, 'transformer with states', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
   Case('block', verify.block, CHAIN, quick=True),

@@ -32,6 +32,7 @@ from specjax.drafters import lm
 from specjax.drafters.shapes import chain
 from specjax.loop import generate
 from specjax.models import layouts, linear, low_bits, table, transformer
+from specjax.models.config import GatedDelta
 from specjax.models.transformer import Model
 from specjax.requests.request_sampling import NEUTRAL
 from specjax.types import Drafter, Params, Spec
@@ -301,7 +302,9 @@ def tables(
   return TinyModels(model, model, params, **options)
 
 
-def transformers(seed: int = 0, **options) -> TinyModels:
+def transformers(
+  seed: int = 0, recurrent: GatedDelta | None = None, **options
+) -> TinyModels:
   """Returns two transformers of width 8, whose caches matter."""
   sizes = dict(
     vocab_size=4,
@@ -313,7 +316,9 @@ def transformers(seed: int = 0, **options) -> TinyModels:
     max_positions=64,
   )
   target, draft = (
-    transformer.build(transformer.TransformerConfig(num_layers=n, **sizes))
+    transformer.build(
+      transformer.TransformerConfig(num_layers=n, recurrent=recurrent, **sizes)
+    )
     for n in (2, 1)
   )
   params = dict(target.init(jax.random.key(seed)))

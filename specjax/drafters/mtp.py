@@ -33,6 +33,7 @@ from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
 from specjax.drafters.shapes import shape
 from specjax.models.config import TransformerConfig, narrowed_to
+from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 
 KIND = 'mtp'
@@ -89,36 +90,36 @@ LAYOUTS = (
 )
 
 
-def layer_of(target: TransformerConfig, sparse: bool) -> TransformerConfig:
-  """Returns the configuration of a layer that attends to a whole text.
+def head_of(
+  target: Model, sparse: bool = True, feature_first: bool = False
+) -> Head:
+  """Returns the head that a next-token layer of a target is.
 
   Args:
-    target: whose layer it is.
-    sparse: whether it has the target's experts.
+    target: the target. The layer is as its layers that attend to a whole text.
+    sparse: whether the layer has the target's experts, if there are any.
+    feature_first: whether the feature comes before the token.
   """
-  experts = target.experts
+  config, experts = target.config, target.config.experts
   if experts is not None:
     experts = dataclasses.replace(experts, dense=()) if sparse else None
-  return dataclasses.replace(
-    target,
+  layer = dataclasses.replace(
+    config,
     num_layers=1,
     windows=(),
     unturned=(),
     recurrent=None,
     experts=experts,
   )
-
-
-def sizes(target: TransformerConfig, feature_first: bool = False) -> Sizes:
-  """Returns the sizes of a head that is such a layer."""
-  return Sizes(
+  sizes = Sizes(
     1,
-    (target.num_layers - 1,),
-    target.width,
+    (config.num_layers - 1,),
+    config.width,
     feature_first=feature_first,
     norms=('token', 'feature', 'layer', 'last', 'carried'),
     projects=False,
   )
+  return Head(target, sizes, layer=layer)
 
 
 def _shapes(head: Head) -> dict[str, Any]:
@@ -192,11 +193,7 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
   layout = _layout(target, tensors)
   own = {n: x for n, x in tensors.items() if n.startswith(layout.prefix)}
   sparse = f'{layout.layer}mlp.gate_proj.weight' not in own
-  head = Head(
-    model,
-    sizes(model.config, layout.feature_first),
-    layer=layer_of(model.config, sparse),
-  )
+  head = head_of(model, sparse, layout.feature_first)
   found = Found(
     f'next-token layer of {layout.name}',
     KIND,

@@ -336,9 +336,7 @@ NARROWED = Narrowed(window=6, sinks=2)
 WINDOWED = windowed.walk(TARGET, 6, 2)
 
 # A layer of the target, with weights of its own.
-MTP = Head(
-  TARGET, mtp.sizes(TARGET.config), layer=mtp.layer_of(TARGET.config, True)
-)
+MTP = mtp.head_of(TARGET)
 
 # Heads in the layouts of others, whose logits are of some tokens or of all.
 PUBLISHED = {
