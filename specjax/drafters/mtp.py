@@ -20,9 +20,9 @@ import flax.traverse_util
 
 from specjax import checkpoints
 from specjax.arguments import check_target
-from specjax.checkpoints import loading, parameters, precision
+from specjax.checkpoints import loading, parameters, precision, quantization
 from specjax.checkpoints.families import FAMILIES, conversion
-from specjax.checkpoints.families.table import KEEP, LINEAR, Tensors
+from specjax.checkpoints.families.table import KEEP, LINEAR, Family, Tensors
 from specjax.checkpoints.files import CONFIG, CheckpointError, read_json
 from specjax.drafters import eagle
 from specjax.drafters.eagle.module import Head, Sizes, near, sizes_of
@@ -126,19 +126,16 @@ def _shapes(head: Head) -> dict[str, Any]:
   return flax.traverse_util.flatten_dict(head.shapes(), sep='/')
 
 
-def _sources(layout: Layout, head: Head, directory: Any) -> dict[str, Tensors]:
+def _sources(layout: Layout, head: Head, family: Family) -> dict[str, Tensors]:
   """Returns the tensors of every parameter of a head."""
-  family, _ = conversion.read_attributes(
-    FAMILIES, read_json(directory / CONFIG)
-  )
-  shapes = {
+  layer = {
     path.replace('layer/', 'layer0/', 1): x
     for path, x in _shapes(head).items()
     if path.startswith('layer/')
   }
   made = {}
   for path, source in conversion.list_sources(
-    family, head.config, shapes
+    family, head.config, layer
   ).items():
     names = (layout.layer + x.removeprefix(_LAYER) for x in source.names)
     key = path.replace('layer0/', 'layer/', 1)
@@ -189,7 +186,9 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
   if not target.path or not isinstance(model.config, TransformerConfig):
     _layout(target, ())
   directory = checkpoints.locate(target.path, weights)
-  tensors = loading.open_named(directory, stack) or {}
+  attributes, _ = quantization.split(directory, read_json(directory / CONFIG))
+  family, _ = conversion.read_attributes(FAMILIES, attributes)
+  tensors = loading.open_named(directory, family, stack) or {}
   layout = _layout(target, tensors)
   own = {n: x for n, x in tensors.items() if n.startswith(layout.prefix)}
   sparse = f'{layout.layer}mlp.gate_proj.weight' not in own
@@ -198,7 +197,7 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
     f'next-token layer of {layout.name}',
     KIND,
     dataclasses.asdict(head.sizes),
-    _sources(layout, head, directory),
+    _sources(layout, head, family),
     model.config.width,
     model.config.vocab_size,
     directory=directory,

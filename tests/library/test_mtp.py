@@ -1,10 +1,13 @@
 """Next-token layers say what their tensors say, and draft for hybrids."""
 
 import functools
+import pathlib
+import shutil
 
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import specjax
 from specjax import sampling, verify
@@ -212,6 +215,40 @@ def test_drafts_are_those_of_the_published_module(kind, load):
     np.asarray(hidden),
     Restated(kind, target).draft,
   )
+
+
+def stack_experts(tensors):
+  """The same experts, all of a layer in one tensor."""
+  made, experts = {}, {}
+  for name, x in tensors.items():
+    base, found, rest = name.partition('.experts.')
+    if found:
+      number, part, _ = rest.split('.')
+      experts.setdefault((base, part), {})[int(number)] = x
+    else:
+      made[name] = x
+  whole = {
+    k: np.stack([x[i] for i in range(EXPERTS)]) for k, x in experts.items()
+  }
+  for base in {base for base, _ in whole}:
+    both = whole[base, 'gate_proj'], whole[base, 'up_proj']
+    made[f'{base}.experts.gate_up_proj'] = np.concatenate(both, 1)
+    made[f'{base}.experts.down_proj'] = whole[base, 'down_proj']
+  return made
+
+
+def test_experts_in_one_tensor_are_the_same(load, tmp_path):
+  target = load('qwen3_next')
+  path = pathlib.Path(target.path)
+  stored = safetensors.numpy.load_file(path / 'model.safetensors')
+  shutil.copy(path / 'config.json', tmp_path)
+  stacked = stack_experts(stored)
+  assert len(stacked) < len(stored)
+  safetensors.numpy.save_file(stacked, tmp_path / 'model.safetensors')
+  other = specjax.load(tmp_path)
+  same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
+  same(target.params, other.params)
+  same(mtp.load(target).params, mtp.load(other).params)
 
 
 SHAPES = {

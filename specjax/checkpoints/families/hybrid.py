@@ -141,6 +141,7 @@ QWEN3_NEXT = Family(
     'layer{}/mixer/rates/w': Tensors(_HEADS, (_MIXER + 'in_proj_ba.weight',)),
   },
   unread=('mtp.',),
+  stacked=True,
   ignored=IGNORED,
 )
 
@@ -171,7 +172,6 @@ QWEN3_5 = like(
   sources={**SOURCES, **_STATES},
   varying=_parts,
 )
-_EXPERTS = 'model.layers.{}.mlp.experts.'
 QWEN3_5_MOE = like(
   QWEN3_5,
   'qwen3_5_moe_text',

@@ -145,6 +145,8 @@ class Family:
     prefix: of tensor names; files of the model without its head lack it.
     ignored: endings of tensor names that hold no parameters.
     unread: beginnings of names of tensors that logits do not depend on.
+    stacked: whether some files have all experts of a layer in one tensor, see
+      `files.split_experts`.
   """
 
   model_type: str
@@ -160,6 +162,7 @@ class Family:
   prefix: str = 'model.'
   ignored: tuple[str, ...] = ()
   unread: tuple[str, ...] = ()
+  stacked: bool = False
 
 
 # Splits, by what a part holds.
