@@ -1,6 +1,7 @@
 """Next-token layers say what their tensors say, and draft for hybrids."""
 
 import functools
+import json
 import pathlib
 import shutil
 
@@ -249,6 +250,28 @@ def test_experts_in_one_tensor_are_the_same(load, tmp_path):
   same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
   same(target.params, other.params)
   same(mtp.load(target).params, mtp.load(other).params)
+
+
+def test_a_layer_beside_images_is_the_same(load, tmp_path):
+  """Of Qwen3.5, whose files name the text's tensors otherwise."""
+  target = load('qwen3_5_text')
+  path = pathlib.Path(target.path)
+  config = json.loads((path / 'config.json').read_text())
+  config = {'model_type': 'qwen3_5', 'text_config': config}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  tensors = safetensors.numpy.load_file(path / 'model.safetensors')
+  tensors = {
+    name.replace('model.', 'model.language_model.'): x
+    for name, x in tensors.items()
+  }
+  safetensors.numpy.save_file(tensors, tmp_path / 'model.safetensors')
+  other = specjax.load(tmp_path)
+  assert mtp.describe_head(other) == mtp.describe_head(target)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    mtp.load(other).params,
+    mtp.load(target).params,
+  )
 
 
 SHAPES = {

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+import specjax
 from specjax.drafters import dflash, eagle, medusa
 from specjax.drafters.dflash.module import Head, sizes_of
 from specjax.drafters.heads import published
 from specjax.types import Target
 from tests.library.test_dflash import check_along_a_text, features_of
-from tests.support import heads_in_numpy, models
+from tests.support import family_outputs, heads_in_numpy, models
 
 TARGET, V = models.TARGET, models.VOCAB
 E, D, HEADS, KV, MLP, LAYERS, MASK = 8, 4, 4, 2, 12, 2, 9
@@ -51,43 +52,43 @@ IDS = np.array([0, 3, 4, 7, 9, 10])  # tokens of the reduced vocabulary
 LAYOUTS = {'z-lab': (AUTHORS, (0, 1)), 'speculators': (SPECULATORS, (0,))}
 
 
-def tensors_of(name):
+def tensors_of(name, width=E):
   random = np.random.default_rng(3)
 
   def draw(*shape):
     return (random.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32)
 
-  def norm(width):
-    return (1 + 0.3 * random.normal(size=width)).astype(np.float32)
+  def norm(size):
+    return (1 + 0.3 * random.normal(size=size)).astype(np.float32)
 
   taps = LAYOUTS[name][1]
   tensors = {
-    'fc.weight': draw(E, len(taps) * E),
-    'hidden_norm.weight': norm(E),
-    'norm.weight': norm(E),
+    'fc.weight': draw(width, len(taps) * width),
+    'hidden_norm.weight': norm(width),
+    'norm.weight': norm(width),
   }
   for i in range(LAYERS):
     tensors |= {
       f'layers.{i}.{key}.weight': x
       for key, x in {
-        'self_attn.q_proj': draw(HEADS * D, E),
-        'self_attn.k_proj': draw(KV * D, E),
-        'self_attn.v_proj': draw(KV * D, E),
-        'self_attn.o_proj': draw(E, HEADS * D),
+        'self_attn.q_proj': draw(HEADS * D, width),
+        'self_attn.k_proj': draw(KV * D, width),
+        'self_attn.v_proj': draw(KV * D, width),
+        'self_attn.o_proj': draw(width, HEADS * D),
         'self_attn.q_norm': norm(D),
         'self_attn.k_norm': norm(D),
-        'mlp.gate_proj': draw(MLP, E),
-        'mlp.up_proj': draw(MLP, E),
-        'mlp.down_proj': draw(E, MLP),
-        'input_layernorm': norm(E),
-        'post_attention_layernorm': norm(E),
+        'mlp.gate_proj': draw(MLP, width),
+        'mlp.up_proj': draw(MLP, width),
+        'mlp.down_proj': draw(width, MLP),
+        'input_layernorm': norm(width),
+        'post_attention_layernorm': norm(width),
       }.items()
     }
   if name == 'speculators':
     kept = np.isin(np.arange(V), IDS)
     tensors |= {
-      'embed_tokens.weight': draw(V, E),
-      'lm_head.weight': draw(len(IDS), E),
+      'embed_tokens.weight': draw(V, width),
+      'lm_head.weight': draw(len(IDS), width),
       'd2t': IDS - np.arange(len(IDS)),
       't2d': kept,
     }
@@ -132,6 +133,29 @@ def test_blocks_are_those_of_the_published_module(name, tmp_path):
   check_along_a_text(
     walker, loaded.params, lambda text: expected(name, tensors, text)
   )
+
+
+@pytest.mark.slow
+def test_a_head_drafts_for_a_target_with_states(tmp_path):
+  """For Qwen3.5, whose texts are those of transformers."""
+  stored = family_outputs.load('qwen3_5_text')
+  target = specjax.load(stored.write(tmp_path / 'target'))
+  config = AUTHORS | {'hidden_size': 24, 'vocab_size': 48}
+  path = write(tmp_path / 'head', config, tensors_of('z-lab', 24))
+  out = specjax.decode(
+    target,
+    dflash.load(target, path),
+    stored.prompts,
+    gamma=3,
+    new_tokens=20,
+    temperature=0.0,
+  )
+  assert out.tokens == stored.texts
+  assert 0 < out.counts.accepted.sum() < out.counts.tried.sum()
+  others = dflash.alternatives(target, path)
+  assert len(others) > 2
+  for option in others.values():
+    dflash.load(target, path, **option)
 
 
 WRONG = {
