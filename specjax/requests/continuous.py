@@ -73,7 +73,7 @@ def decode(
       is memory for so many rows more.
     slots: size of the buffer; by default what the longest prompt needs.
     source_slots: size of the buffer of what an encoder reads.
-    **options: `policy` and `clock` of the pool, see `pool.Pool`.
+    **options: `reads`, `policy` and `clock` of the pool, see `pool.Pool`.
 
   Returns:
     Results in the order in which they finish; `prompt` restores that of the

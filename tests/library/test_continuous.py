@@ -81,8 +81,12 @@ def options(name, indices):
 
 
 def decode(name, indices=ALL, **more):
-  """Results by the number of their text, in the order they came in."""
+  """Results by the number of their text, in the order they came in.
+
+  Of usual drafters short prompts are read into a part of the buffer.
+  """
   sizes = {'params': params_of(name), 'rows': ROWS, 'group': GROUP}
+  sizes |= {'reads': (32,)} if name in USUAL else {}
   found = continuous.decode(**options(name, indices) | sizes | more)
   return [(indices[result.prompt], result) for result in found]
 

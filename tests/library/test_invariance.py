@@ -160,7 +160,7 @@ def consumed(spec, params, state, steps=4, parts=generate.PARTS):
 LONG = 'lm', 'tree', 'cascade', 'eagle 3, dynamic tree'
 
 
-@pytest.mark.parametrize('name', models.slow_unless(LONG, models.DRAFTERS))
+@pytest.mark.parametrize('name', models.slow_unless(LONG, models.SHAPES))
 def test_no_key_is_consumed_twice(name):
   """By any row, for any purpose, in any step."""
   steps, state = 4, models.begin(name)

@@ -350,28 +350,6 @@ def test_a_prompt_is_read_alike_into_few_slots_and_many():
       )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', models.MEMORIES)
-def test_drafts_are_the_same_whatever_the_prompt_is_read_into(name, float64):
-  prompts = [[4, 5, 6, 4, 5, 6, 4, 5], [1] * 31 + [2], [7], [9, 8] * 15]
-  values = sampling.make(4, np.array([0.0, 0.0, 1.0, 0.7]))
-  spec, params = models.spec_of(name), models.params_of(name)
-
-  def begin(read):
-    return models.run(
-      spec, params, prompts, values, slots=256, read_slots=read, new_tokens=24
-    )
-
-  few, many = begin(32), begin(None)
-  assert jax.tree.map(jnp.shape, few) == jax.tree.map(jnp.shape, many)
-  few, many = (
-    generate.generate(params, one, 24, spec=spec) for one in (few, many)
-  )
-  assert models.new_tokens(few) == models.new_tokens(many)
-  for mine, other in zip(few.counts, many.counts, strict=True):
-    np.testing.assert_allclose(mine, other, atol=1e-9)
-
-
 @pytest.mark.parametrize(
   ('name', 'read'),
   [('lm', 32), ('eagle 3, tree', 32), ('another vocabulary', 256)],
