@@ -33,7 +33,8 @@ DrafterState: TypeAlias = Any  # a pytree of arrays [B, ...]
 class KV(NamedTuple):
   """Keys and values of one layer; a cache is a tuple of these, one a layer.
 
-  Keys are columns: their product with queries then reads them in order.
+  Keys are columns: their product with queries then reads them in order. Of a
+  latent, a value is the rest of its key, see `models.latent`.
   """
 
   k: jax.Array  # [B, G, D, S]

@@ -198,9 +198,12 @@ def _answers(model: Model) -> Model:
     tapped = jnp.zeros((batch, count, len(taps), c.width), logits.dtype)
     flight = caches.open_block(cache, c, mask.shape[2])
     if not isinstance(cache, caches.OwnCache):
-      shape = (batch, count, c.num_kv_heads, c.head_dim)
-      new = jnp.broadcast_to(logits[:, :, None, :1], shape)
-      rows = caches.block_of_rows(new, new)
+      heads = batch, count, c.num_kv_heads
+      new = (
+        jnp.broadcast_to(logits[:, :, None, :1], (*heads, width))
+        for width in caches.widths(c)
+      )
+      rows = caches.block_of_rows(*new)
       flight = tuple(rows if isinstance(x, KV) else x for x in flight)
     return Output(logits, tapped, flight)
 

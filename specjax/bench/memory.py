@@ -221,7 +221,9 @@ def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
     (c.mlp_width, c.num_heads) if ours else (4 * c.width, c.num_kv_heads)
   )
   entries = 2 * mlp_width + 6 * c.width
-  entries += 2 * c.num_layers * c.num_kv_heads * c.head_dim
+  entries += c.num_layers * c.num_kv_heads * sum(caches.widths(c))
+  if c.latent is not None:  # Queries of latents, and what is read for them.
+    entries += 2 * heads * sum(caches.widths(c))
   wide = 12 * heads * slots
   if ours and (made := c.recurrent) is not None:
     # Floats of rows that see each other, and of what the maps give.
@@ -581,7 +583,7 @@ def bytes_per_token(
   width = transformer.dtype_of(params).itemsize
   layers = range(config.num_layers)
   slots = sum(slots_seen(config, i, used) for i in layers)
-  read = 2 * config.num_kv_heads * config.head_dim * slots * width
+  read = config.num_kv_heads * sum(caches.widths(config)) * slots * width
   # A state is read as a whole, however long the text is.
   dtype = transformer.dtype_of(params)
   state = jax.eval_shape(lambda: caches.empty(config, 1, 1, dtype))

@@ -316,12 +316,13 @@ def _check_names(directory, family, config, sources, tensors):
     for name in source.names
     if name not in tensors
   ]
+  unread = tuple(name.format(config.num_layers) for name in family.unread)
   unused = [
     name
     for name in tensors
     if name not in used
     and not name.endswith(family.ignored)
-    and not name.startswith(family.unread)
+    and not name.startswith(unread)
   ]
   unused = [name for name in unused if not _is_spare_bias(name, tensors)]
   original, copies = _tied_names(family, config)

@@ -36,6 +36,9 @@ class Partial(NamedTuple):
 def attend_some(q, k, v, keep, cap, bias=None, part=None):
   """q [B, G, M, D] on k [B, G, D, N], v [B, G, N, D].
 
+  Where keys have fewer entries than queries, values are the rest of them, see
+  `models.latent`.
+
   Args:
     q: queries.
     k: keys.
@@ -48,7 +51,12 @@ def attend_some(q, k, v, keep, cap, bias=None, part=None):
   """
   dtype = jnp.promote_types(q.dtype, jnp.float32)
   multiply = functools.partial(jnp.einsum, preferred_element_type=dtype)
-  score = multiply('bgmd,bgdn->bgmn', q, k)
+  own = k.shape[2]
+  if own == q.shape[3]:
+    score = multiply('bgmd,bgdn->bgmn', q, k)
+  else:
+    score = multiply('bgmd,bgdn->bgmn', q[..., :own], k)
+    score += multiply('bgmd,bgnd->bgmn', q[..., own:], v)
   if cap is not None:
     score = soften(score, cap)
   if bias is not None:
@@ -202,7 +210,7 @@ def attend(
     sink: [G, H/G] a logit of each head to which no token belongs, or None.
 
   Returns:
-    [B, T, G, H/G, D].
+    [B, T, G, H/G, D], D of the values.
   """
   b, t, g, r, d = q.shape
   first = None if window is None else positions - (window - 1)
@@ -239,5 +247,5 @@ def attend(
     part = merge(part, Partial(top, jnp.ones_like(part.total), nothing))
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
-  out = out.astype(q.dtype).reshape(b, g, r, t, d)
+  out = out.astype(q.dtype).reshape(b, g, r, t, -1)
   return out.transpose(0, 3, 1, 2, 4)

@@ -42,16 +42,23 @@ def block_of(slots: int) -> int:
   return min(slots, 128) if slots <= 512 else 512
 
 
+def widths(config) -> tuple[int, int]:
+  """Returns the entries of a key and of a value in the cache of a model."""
+  if config.latent is not None:
+    return config.latent.turned, config.latent.rank
+  return config.head_dim, config.head_dim
+
+
 def empty(config, batch: int, slots: int, dtype) -> Cache:
   """A cache of zeros for a `TransformerConfig`."""
-  heads, width = (batch, config.num_kv_heads), config.head_dim
+  heads, (key, value) = (batch, config.num_kv_heads), widths(config)
 
   def one(layer):
     if config.has_state(layer):
       return recurrent.empty(config.recurrent, batch, dtype)
     return KV(
-      jnp.zeros((*heads, width, slots), dtype),
-      jnp.zeros((*heads, slots, width), dtype),
+      jnp.zeros((*heads, key, slots), dtype),
+      jnp.zeros((*heads, slots, value), dtype),
     )
 
   return tuple(map(one, range(config.num_layers)))

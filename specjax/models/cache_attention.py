@@ -172,7 +172,7 @@ def fused(implementation: str | None = None) -> CacheAttention:
     implementation: None, 'xla' or 'cudnn' (half precision on a GPU only).
 
   Raises:
-    ValueError: when it is used: the model has a soft cap.
+    ValueError: when it is used: the model has a soft cap, or latents.
   """
 
   def attend(q, cache, view, part):
@@ -182,6 +182,11 @@ def fused(implementation: str | None = None) -> CacheAttention:
         'cache_attention.blocked or cache_attention.padded'
       )
     b, g, m, d = q.shape
+    if cache.k.shape[2] != d:
+      raise ValueError(
+        'fused attention reads keys and values of one width, and the model has '
+        'latents: use cache_attention.blocked or cache_attention.padded'
+      )
     slots = cache.v.shape[2]
 
     def alone(x):  # [B, G, ...] -> a sequence of one head for each group
@@ -225,7 +230,7 @@ def _kernel_fits(q, cache, flight):
   types = {x.dtype.name for x in (*cache[:2], *flight)}
   slots, width = cache.v.shape[2], q.shape[-1]
   fits = types <= {*native.DTYPES} and native.attends(width, slots)
-  return fits and native.available()
+  return fits and cache.k.shape[2] == width and native.available()
 
 
 def _kernel_attend(q, cache, view, flight, mask, bias):

@@ -25,8 +25,15 @@ class Experts:
     normalize: whether the weights of the chosen ones add up to 1.
     dense: layers that have a plain MLP instead.
     bias: whether the router and the experts have biases (gpt-oss).
-    shared: width of an expert that every token goes to, behind a sigmoid gate
-      (Qwen3-Next); 0: there is none.
+    shared: width of an expert that every token goes to; 0: there is none.
+    shared_gate: whether it is behind a sigmoid gate (Qwen3-Next).
+    sigmoid: odds are sigmoids of scores. Experts are chosen by odds and a bias
+      of each, which the weights of the chosen ones leave out (DeepSeek V3).
+    groups: of experts, equally many in each. Only experts of the best groups
+      are chosen. A group is as good as its best expert, or, with `sigmoid`, as
+      its two best ones.
+    best_groups: how many these are.
+    scale: what the weights of the chosen ones are multiplied by.
     limit: the linear half of an expert is clamped to [-limit, limit] and has 1
       added, and its gate is clamped to at most the limit; None: no clamp.
   """
@@ -39,12 +46,28 @@ class Experts:
   bias: bool = False
   limit: float | None = None
   shared: int = 0
+  shared_gate: bool = True
+  sigmoid: bool = False
+  groups: int = 1
+  best_groups: int = 1
+  scale: float = 1.0
 
   def __post_init__(self):
-    if not 1 <= self.chosen <= self.count:
+    if self.count % self.groups or not 1 <= self.best_groups <= self.groups:
       raise ValueError(
-        f'{self.chosen} of {self.count} experts cannot be chosen; choose '
+        f'{self.best_groups} of {self.groups} groups of {self.count} experts '
+        'cannot be chosen; the groups must divide the experts'
+      )
+    eligible = self.count // self.groups * self.best_groups
+    if not 1 <= self.chosen <= eligible:
+      raise ValueError(
+        f'{self.chosen} of {eligible} experts cannot be chosen; choose '
         'between 1 and all of them'
+      )
+    if self.sigmoid and 1 < self.groups == self.count:
+      raise ValueError(
+        f'{self.groups} groups of one expert have no two best ones; give '
+        'groups of two or more'
       )
 
 
@@ -91,6 +114,27 @@ class GatedDelta:
   def channels(self) -> int:
     """Entries that the convolution sees: queries, keys and values."""
     return 2 * self.keys + self.values
+
+
+@dataclasses.dataclass(frozen=True)
+class Latent:
+  """Attention whose heads share one compressed token, see `models.latent`.
+
+  Attributes:
+    rank: entries of the latent, which keys and values are made of.
+    turned: entries of the key that all heads share and positions turn.
+    keys: entries of a head's key that are made of the latent.
+    values: entries of a head's value.
+    queries: entries that queries are compressed to; None: they are not.
+    side_by_side: positions turn entries that lie side by side.
+  """
+
+  rank: int
+  turned: int
+  keys: int
+  values: int
+  queries: int | None = None
+  side_by_side: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +261,9 @@ class TransformerConfig:
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
     recurrent: layers that have a state in place of attention, or None.
+    latent: attention to latents, or None. With it `num_kv_heads` is 1,
+      `head_dim` counts all entries of a head's key, and `rotary_dim` those that
+      are turned, which are its last ones.
     attention_gate: what attention gives is multiplied by a sigmoid of as many
       entries, which come with the queries (Qwen3-Next).
     kept: tokens that have a logit of their own, see `reduced_vocab_head`;
@@ -272,6 +319,7 @@ class TransformerConfig:
   encoder: Encoder | None = None
   experts: Experts | None = None
   recurrent: GatedDelta | None = None
+  latent: Latent | None = None
   attention_gate: bool = False
   qkv_bias: bool = False
   out_bias: bool = False

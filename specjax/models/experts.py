@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax.models.config import Experts as Mixture
 from specjax.models.config import TransformerConfig
 from specjax.models.linear import is_weight, multiply
 
@@ -18,6 +19,29 @@ class Swish:
 
   def __call__(self, x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(self.rate * x)
+
+
+def _choose(e: Mixture, scores: jax.Array, shift: jax.Array | None):
+  """Returns the odds [T, chosen] of experts, and which they are.
+
+  Args:
+    e: the mixture.
+    scores: [T, experts].
+    shift: [experts] a bias of each in the choice, where odds are sigmoids.
+  """
+  odds = jax.nn.softmax(scores) if shift is None else jax.nn.sigmoid(scores)
+  wanted = odds if shift is None else odds + shift
+  if e.groups > 1:
+    apart = wanted.reshape(len(wanted), e.groups, -1)
+    best, _ = jax.lax.top_k(apart, 1 if shift is None else 2)
+    _, groups = jax.lax.top_k(best.sum(-1), e.best_groups)
+    open_ = (groups[..., None] == jnp.arange(e.groups)).any(1)
+    apart = jnp.where(open_[..., None], apart, -jnp.inf)
+    wanted = apart.reshape(wanted.shape)
+  weight, chosen = jax.lax.top_k(wanted, e.chosen)
+  if shift is not None:
+    weight = jnp.take_along_axis(odds, chosen, -1)
+  return weight, chosen
 
 
 class Experts(nn.Module):
@@ -74,10 +98,14 @@ class Experts(nn.Module):
     scores = rows @ router
     if e.bias:
       scores += declare('router_b', (e.count,), (None,), 0.02)
-    odds = jax.nn.softmax(scores.astype(dtype))
-    weight, chosen = jax.lax.top_k(odds, e.chosen)  # [T, chosen]
+    shift = None
+    if e.sigmoid:
+      shift = declare('router_shift', (e.count,), (None,), 0.02).astype(dtype)
+    weight, chosen = _choose(e, scores.astype(dtype), shift)
     if e.normalize:
       weight /= weight.sum(-1, keepdims=True)
+    if e.scale != 1:
+      weight *= e.scale
     weight = weight.astype(x.dtype)
     if chosen.size <= e.count:
       y = self._walk_choices(rows, weight, chosen, (up, down, *biases))

@@ -11,6 +11,7 @@ from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.experts import Experts
+from specjax.models.latent import LatentHeads
 from specjax.models.linear import Linear
 from specjax.models.recurrent import GatedDeltaLayer
 from specjax.types import KV
@@ -151,7 +152,8 @@ class Layer(nn.Module):
     )
     return mixer(x, cache, mask, flight, at)
 
-  def _attention(self, x, positions, cache, length, mask, flight, at, bias):
+  def _heads(self, x, positions):
+    """Returns scaled queries, keys and values as a block, and their gate."""
     c = self.config
     b, t = x.shape[:2]
     queries = c.group * (2 if c.attention_gate else 1)
@@ -184,7 +186,21 @@ class Layer(nn.Module):
         q, k = self._norm_heads(q, k)
       q = scale_queries(c, q)
       new = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
-    q = grow_queries(c, q, positions)
+    return grow_queries(c, q, positions), new, gate
+
+  def _attention(self, x, positions, cache, length, mask, flight, at, bias):
+    c = self.config
+    b, t = x.shape[:2]
+    up = gate = None
+    if c.latent is None:
+      q, new, gate = self._heads(x, positions)
+    else:
+      turn = self._rotation() if c.turns(self.index) else None
+      heads = LatentHeads(
+        c.latent, c.width, c.num_heads, c.qkv_bias, c.device.rows, name='latent'
+      )
+      q, new, up = heads(x, positions, turn)
+      q = grow_queries(c, scale_queries(c, q), positions)
     if flight is not None:
       new = caches.put(flight, new, at)
     sink = None
@@ -208,10 +224,10 @@ class Layer(nn.Module):
     )
     if gate is not None:
       y *= nn.sigmoid(gate.reshape(y.shape)).astype(y.dtype)
-    y = self._out(
-      'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
-    )(y.reshape(b, t, -1).astype(x.dtype))
-    return y, new
+    if up is not None:  # Latents that were read, as values of each head.
+      y = jnp.einsum('bthr,hvr->bthv', y[:, :, 0], up)
+    y = y.reshape(b, t, -1).astype(x.dtype)
+    return self._out('out', y.shape[-1], ('heads', 'width'), c.out_bias)(y), new
 
   def _norm_heads(self, q, k):
     """Norms queries [B, T, G, H/G, D] and keys [B, T, G, 1, D]."""
@@ -278,6 +294,8 @@ class Layer(nn.Module):
       if not c.experts.shared:
         return y
       shared = self._dense('shared_', x, c.experts.shared)
+      if not c.experts.shared_gate:
+        return y + shared
       gate = Linear(
         c.width,
         (1,),

@@ -55,8 +55,10 @@ class Sizes:
   head_dim: int
   max_positions: int
 
-  # There is no encoder, and weights and caches lie as the model has them.
+  # There is no encoder and no latent. Weights and caches lie as the model has
+  # them.
   encoder: ClassVar[None] = None
+  latent: ClassVar[None] = None
   device: ClassVar[DeviceForm] = CPU
   attention: ClassVar[CacheAttention] = staticmethod(CPU.attention)
   native: ClassVar[bool] = False

@@ -55,6 +55,14 @@ def test_bytes_of_weights_are_all_but_a_table_that_is_no_head(tied, few):
   assert (weights, cache) == (every - table, 2 * 2 * 4 * 10 * 4)
 
 
+def test_a_latent_is_in_the_cache_once():
+  model = models.tiny(models.VOCAB, 2, **models.CHOICES['latents'])
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  latent = model.config.latent
+  entries = latent.rank + latent.turned
+  assert bytes_per_token(model, shapes, 10)[1] == 2 * entries * 10 * 4
+
+
 def test_bytes_of_a_draft_are_those_of_its_layers_and_its_window():
   model, params = models.TARGET, models.target_weights()
   host = Target(model, params)

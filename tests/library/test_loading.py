@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
-from specjax.checkpoints import CheckpointError
+from specjax.checkpoints import CheckpointError, parameters
 from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters import plain
 from specjax.models import rotary
@@ -190,6 +190,9 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
   ('name', 'changes', 'message'),
   [
     ('llama', {'is_encoder_decoder': True}, 'is_encoder_decoder = True'),
+    ('deepseek_v3', {'n_group': 4}, 'n_group'),
+    ('deepseek_v3', {'n_group': 6}, 'n_group'),
+    ('deepseek_v3', {'topk_group': 1}, 'num_experts_per_tok'),
     ('gpt2', {'scale_attn_by_inverse_layer_idx': True}, 'only False is'),
     ('opt', {'do_layer_norm_before': False}, 'do_layer_norm_before = False'),
     ('opt', {'word_embed_proj_dim': 7}, 'word_embed_proj_dim = 7'),
@@ -285,6 +288,25 @@ def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
   (path / 'config.json').write_text(json.dumps(config | {'audio_config': {}}))
   with pytest.raises(CheckpointError, match='audio_config'):
     checkpoints.load(path)
+
+
+@pytest.mark.parametrize('name', ['deepseek_v2', 'deepseek_v3'])
+def test_a_layer_that_drafts_is_left_out(name, tmp_path):
+  """Behind the last layer there is one; what else is there is named."""
+  reference = family_outputs.load(name)
+  more = reference.tensors | {
+    f'model.layers.2.{key}.weight': np.zeros((3, 3), np.float16)
+    for key in ('eh_proj', 'mlp.down_proj', 'shared_head.head')
+  }
+  path = reference._replace(tensors=more).write(tmp_path / 'one')
+  made = checkpoints.describe(path)
+  _, params = checkpoints.load(path)
+  shapes = made.shapes('float32', parameters.FLOATS)
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+  more['model.layers.3.eh_proj.weight'] = np.zeros((3, 3), np.float16)
+  path = reference._replace(tensors=more).write(tmp_path / 'two')
+  with pytest.raises(CheckpointError, match=r'model\.layers\.3\.eh_proj'):
+    checkpoints.describe(path)
 
 
 def test_tied_weights_may_have_the_name_of_the_head(tmp_path):

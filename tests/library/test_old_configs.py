@@ -110,10 +110,19 @@ def test_dynamic_scaling_begins_behind_the_trained_length(longest, growth):
   assert found.tolist() == pytest.approx([base ** (-i / 4) for i in range(4)])
 
 
+# Defaults that make no model, as the first released files have them.
+_RELEASED = {
+  'deepseek_v2': {'num_experts_per_tok': 6},
+  'glm4_moe': {'head_dim': 128},
+}
+
+
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_the_default_configuration_of_a_type_is_read(name):
   """With the sizes that it has there, which are those of a released model."""
-  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)]()
+  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
+    **_RELEASED.get(name, {})
+  )
   family, config = conversion.read_attributes(FAMILIES, made.to_dict())
   text = made.get_text_config()
   assert family.model_type == text.model_type
@@ -185,7 +194,37 @@ SAID = {
   'stablelm': {'use_norm_bias': False, 'rotary_scaling_factor': (1.0, 2.0)},
   'exaone4': {'sliding_window_pattern': 'LLLG'},
   'gpt_oss': {'initial_context_length': 4096, 'experts_per_token': (2, 3)},
+  'deepseek_v2': {
+    'aux_loss_alpha': 0.001,
+    'ep_size': 1,
+    'moe_layer_freq': (1, 2),
+    'norm_topk_prob': (False, True),
+    'scoring_func': ('softmax', 'sigmoid'),
+    'seq_aux': True,
+    'topk_method': ('group_limited_greedy', 'noaux_tc'),
+  },
+  'deepseek_v3': {
+    'num_key_value_heads': (4, 2),
+    'num_nextn_predict_layers': 1,
+    'qk_head_dim': (10, 8),
+    'scoring_func': ('sigmoid', 'softmax'),
+    'topk_group': (2, 4),
+    'topk_method': ('noaux_tc', 'greedy'),
+  },
+  'glm4_moe_lite': {
+    'first_k_dense_replace': (1, 2),
+    'mlp_layer_types': (['dense', 'sparse'], ['dense']),
+  },
 }
+
+
+def test_kimi_k2_is_deepseek_v3_under_another_name():
+  plain = tiny_families.attributes('deepseek_v3')
+  plain['architectures'] = ['DeepseekV3ForCausalLM']
+  other = plain | {'model_type': 'kimi_k2'}
+  family, config = conversion.read_attributes(FAMILIES, other)
+  assert family.model_type == 'kimi_k2'
+  assert config == conversion.read_attributes(FAMILIES, plain)[1]
 
 
 @pytest.mark.parametrize('name', SAID)

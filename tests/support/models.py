@@ -38,7 +38,7 @@ from specjax.drafters.ngram import retrieval
 from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
 from specjax.loop import generate
 from specjax.models import linear, low_bits, transformer, variants
-from specjax.models.config import Experts, GatedDelta, Narrowed
+from specjax.models.config import Experts, GatedDelta, Latent, Narrowed
 from specjax.types import Drafter, Params, Spec
 from tests.support import tiny as builder
 
@@ -81,7 +81,15 @@ CHOICES = {
     norm_plus_one=True,
     experts=Experts(count=3, chosen=2, width=12, dense=(1,), shared=8),
   ),
-}
+  'latents': dict(
+    latent=Latent(rank=6, turned=2, keys=4, values=3, queries=5),
+    rotary_dim=2,
+    experts=Experts(
+      count=6, chosen=2, width=12, dense=(0,), shared=8, shared_gate=False,
+      sigmoid=True, groups=3, best_groups=2, scale=1.5,
+    ),
+  ),
+}  # fmt: skip
 
 
 @functools.cache

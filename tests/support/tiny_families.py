@@ -159,6 +159,8 @@ STORED = (
   'gpt_oss',
   'qwen3_next',
   'qwen3_5_text',
+  'deepseek_v2',
+  'deepseek_v3',
 )
 
 # Models that see images, of which the text is read.
@@ -340,6 +342,39 @@ OPTIONS |= {
   'jais2': _SHORT,
   'vaultgemma': OPTIONS['gemma2'] | dict(head_dim=6),
 }
+_EXPERTS = dict(
+  n_routed_experts=6,
+  num_experts_per_tok=3,
+  moe_intermediate_size=8,
+  n_group=3,
+  topk_group=2,
+  routed_scaling_factor=1.7,
+  first_k_dense_replace=1,
+)
+_LATENT = _SHORT | dict(
+  num_key_value_heads=4,
+  q_lora_rank=14,
+  kv_lora_rank=10,
+  qk_rope_head_dim=4,
+  qk_nope_head_dim=6,
+  v_head_dim=5,
+)
+_GROWN = _YARN | dict(mscale=1.0, mscale_all_dim=0.8)
+OPTIONS |= {
+  'deepseek_v2': _LATENT
+  | _EXPERTS
+  | dict(
+    n_shared_experts=2,
+    topk_method='group_limited_greedy',
+    rope_parameters=_GROWN,
+  ),
+  'deepseek_v3': _LATENT | _EXPERTS | dict(rope_parameters=_GROWN),
+  'glm4_moe_lite': {
+    k: v for k, v in (_LATENT | _EXPERTS).items() if k[:5] != 'first'
+  },
+  'youtu': _LATENT,
+  'glm4_moe': _HALF | _EXPERTS | dict(use_qk_norm=True),
+}
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
 SWITCHES = {
@@ -460,6 +495,30 @@ SWITCHES = {
   ],
   'qwen3_5_moe_text': [_TIED],
   'qwen3_5': [],
+  'deepseek_v2': [
+    _TIED,
+    {'q_lora_rank': None, 'topk_method': 'greedy', 'n_group': None},
+    {'attention_bias': True, 'mlp_bias': True},
+    {'rope_parameters': _ROPE, 'first_k_dense_replace': 0},
+  ],
+  'deepseek_v3': [
+    _TIED,
+    {'q_lora_rank': None, 'attention_bias': True},
+    {'norm_topk_prob': False, 'n_group': 1, 'topk_group': 1},
+    {'rope_interleave': False, 'n_shared_experts': 2},
+    {'rope_parameters': _YARN, 'first_k_dense_replace': 2},
+  ],
+  'glm4_moe_lite': [
+    _TIED,
+    {'mlp_layer_types': ['sparse', 'dense']},
+    {'rope_interleave': False, 'attention_bias': True},
+  ],
+  'youtu': [_UNTIED, {'q_lora_rank': None}],
+  'glm4_moe': [
+    {'use_qk_norm': False},
+    {'attention_bias': True},
+    {'rope_parameters': _ROPE, 'norm_topk_prob': False},
+  ],
 }
 # Entries that are not called as their `model_type`.
 _TYPES = {'t5_v1_1': 't5', 'mistral3 of ministral3': 'mistral3'}

@@ -9,6 +9,14 @@ An attribute that no row handles and that is not known to be harmless is
 rejected: to ignore it would be to run another model under the same name.
 """
 
+from specjax.checkpoints.families.deepseek import (
+  DEEPSEEK_V2,
+  DEEPSEEK_V3,
+  GLM4_MOE,
+  GLM4_MOE_LITE,
+  KIMI_K2,
+  YOUTU,
+)
 from specjax.checkpoints.families.dense import (
   ARCEE,
   GRANITE,
@@ -103,6 +111,12 @@ FAMILIES = {
     HYPERCLOVAX,
     JAIS2,
     VAULTGEMMA,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    KIMI_K2,
+    GLM4_MOE_LITE,
+    GLM4_MOE,
+    YOUTU,
     T5,
   )
 }

@@ -12,6 +12,7 @@ from specjax.checkpoints.families.llama import (
   tied_row,
 )
 from specjax.checkpoints.families.table import (
+  HEADS,
   KEEP,
   LINEAR,
   Row,
@@ -91,9 +92,7 @@ GPT_OSS = like(
   harmless=frozenset({'initial_context_length'}),
   sources=SOURCES
   | {
-    'layer{}/sinks': Tensors(
-      TensorSplit(lambda x: (x,), 2), (_LAYER + 'self_attn.sinks',)
-    ),
+    'layer{}/sinks': Tensors(HEADS, (_LAYER + 'self_attn.sinks',)),
     'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'router.weight',)),
     'layer{}/experts/router_b': Tensors(KEEP, (_MLP + 'router.bias',)),
     'layer{}/experts/up': Tensors(

@@ -13,6 +13,7 @@ from specjax.checkpoints.families.llama import (
 )
 from specjax.checkpoints.families.qwen import QWEN3_MOE, sparse_row
 from specjax.checkpoints.families.table import (
+  HEADS,
   KEEP,
   LINEAR,
   WAYS,
@@ -27,8 +28,6 @@ from specjax.models.config import GatedDelta, TransformerConfig
 _MIXER = 'model.layers.{}.linear_attn.'
 _SHARED = 'model.layers.{}.mlp.shared_expert'
 _STATE, _ATTENTION = 'linear_attention', 'full_attention'
-# Outputs of a map that lie head by head: [E, heads, outputs].
-_HEADS = TensorSplit(lambda x: (x,), 2)
 
 
 def _types(value):
@@ -137,8 +136,8 @@ QWEN3_NEXT = Family(
     **QWEN3_MOE.sources,
     **_STATES,
     **_SHARED_EXPERT,
-    'layer{}/mixer/in/w': Tensors(_HEADS, (_MIXER + 'in_proj_qkvz.weight',)),
-    'layer{}/mixer/rates/w': Tensors(_HEADS, (_MIXER + 'in_proj_ba.weight',)),
+    'layer{}/mixer/in/w': Tensors(HEADS, (_MIXER + 'in_proj_qkvz.weight',)),
+    'layer{}/mixer/rates/w': Tensors(HEADS, (_MIXER + 'in_proj_ba.weight',)),
   },
   unread=('mtp.',),
   stacked=True,

@@ -144,7 +144,8 @@ class Family:
     spare_head: whether the head is the embedding where a file has none.
     prefix: of tensor names; files of the model without its head lack it.
     ignored: endings of tensor names that hold no parameters.
-    unread: beginnings of names of tensors that logits do not depend on.
+    unread: beginnings of names of tensors that logits do not depend on; {}
+      stands for the number of layers.
     stacked: whether some files have all experts of a layer in one tensor, see
       `files.split_experts`.
   """
@@ -168,6 +169,8 @@ class Family:
 # Splits, by what a part holds.
 KEEP = TensorSplit(lambda x: (x,), 0)
 LINEAR = TensorSplit(lambda x: (x,))
+# Outputs that lie head by head, [heads, outputs].
+HEADS = TensorSplit(lambda x: (x,), 2)
 # Queries, keys and values, which we group by key-value head: [G, H/G + 2, D].
 GROUPS = TensorSplit(
   lambda x: (x[..., :-2, :], x[..., -2:-1, :], x[..., -1:, :]), 3

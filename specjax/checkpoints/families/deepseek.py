@@ -1,0 +1,368 @@
+"""DeepSeek V2 and V3, and what shares their latents or their experts.
+
+Kimi K2 is DeepSeek V3 under another name, GLM-4.7 Flash differs in its
+defaults, Youtu-LLM has no experts, and GLM-4.5 has experts but no latents. The
+layer behind the last one, which drafts, is not read.
+"""
+
+import dataclasses
+import math
+
+from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families.llama import (
+  BIAS,
+  DECODER,
+  MLP_BIAS,
+  SOURCES,
+  experts_of,
+  like,
+  usual_rows,
+)
+from specjax.checkpoints.families.qwen import QWEN3_MOE
+from specjax.checkpoints.families.table import (
+  HEADS,
+  KEEP,
+  LINEAR,
+  WAYS,
+  Row,
+  Tensors,
+  linear,
+)
+from specjax.checkpoints.families.values import attribute, take
+from specjax.models.config import Experts, Latent
+
+_LAYER = 'model.layers.{}.'
+_ATTENTION, _MLP = _LAYER + 'self_attn.', _LAYER + 'mlp.'
+_ROPE = rope.rope_row()
+_PLACES = 'rope_parameters', 'rope_scaling'
+_GROWTH = 'mscale_all_dim'  # of scores, where positions are stretched
+
+
+def _agree(name: str, given: int, value: int) -> None:
+  if given != value:
+    raise ValueError(
+      f'unsupported config attribute {name} = {given}; expected {value}'
+    )
+
+
+def _read_rope(rest, known, turned: int):
+  """Positions of a part of a head; stretched ones make scores larger."""
+  places = [rest.get(place) for place in _PLACES]
+  growth = [x.get(_GROWTH) for x in places if isinstance(x, dict)]
+  fields = _ROPE.read(rest, known | {'head_dim': turned})
+  scaling, scale = fields['rope_scaling'], None
+  if scaling is not None and any(growth) and scaling.factor > 1:
+    rate = next(filter(None, growth))
+    grown = 0.1 * rate * math.log(scaling.factor) + 1
+    scale = known['head_dim'] ** -0.5 * grown**2
+  return fields | {'rotary_dim': turned, 'query_scale': scale}
+
+
+def _write_rope(config):
+  written = _ROPE.write(config)
+  if config.query_scale is not None and config.rope_scaling is not None:
+    grown = math.sqrt(config.query_scale * config.head_dim**0.5)
+    rate = (grown - 1) / (0.1 * math.log(config.rope_scaling.factor))
+    for place in _PLACES:
+      written[place][_GROWTH] = round(rate, 9)
+  return written
+
+
+def _latent_row(
+  queries: int = 1536, keys: int = 128, heads: int = 128, choice: bool = True
+) -> Row:
+  """Row of attention to latents, with its positions.
+
+  Args:
+    queries: default of what they are compressed to.
+    keys: default of the entries of a head's key.
+    heads: default of those of its value.
+    choice: whether an attribute says which entries positions turn; without it
+      they lie side by side.
+  """
+  names = {
+    'kv_lora_rank': ('rank', 512),
+    'qk_rope_head_dim': ('turned', 64),
+    'qk_nope_head_dim': ('keys', keys),
+    'v_head_dim': ('values', heads),
+  }
+
+  def read(rest, known):
+    sizes = {
+      field: take(rest, name, values.size, usual)
+      for name, (field, usual) in names.items()
+    }
+    compressed = take(rest, 'q_lora_rank', values.size, queries, null=None)
+    beside = not choice or take(rest, 'rope_interleave', values.flag, True)
+    head = sizes['keys'] + sizes['turned']
+    _agree('qk_head_dim', take(rest, 'qk_head_dim', values.size, head), head)
+    # Each head makes its own keys and values.
+    _agree('num_key_value_heads', known['num_kv_heads'], known['num_heads'])
+    fields = {
+      'latent': Latent(**sizes, queries=compressed, side_by_side=beside),
+      'num_kv_heads': 1,
+      'head_dim': head,
+    }
+    return fields | _read_rope(rest, known | fields, sizes['turned'])
+
+  def write(config):
+    latent = config.latent
+    if latent is None:
+      raise ValueError('latent = None')
+    written = {x: getattr(latent, field) for x, (field, _) in names.items()}
+    if choice:
+      written['rope_interleave'] = latent.side_by_side
+    written |= {
+      'q_lora_rank': latent.queries,
+      'num_key_value_heads': config.num_heads,
+      'head_dim': latent.turned,
+    }
+    return written | _write_rope(config)
+
+  return Row(read, write)
+
+
+_METHOD, _NORMALIZE = 'topk_method', 'norm_topk_prob'
+_SCALE = 'routed_scaling_factor'
+_METHODS = 'greedy', 'group_limited_greedy'
+
+
+def _method(value):
+  if value not in _METHODS:
+    raise ValueError(' or '.join(map(repr, _METHODS)))
+  return value == _METHODS[1]
+
+
+def _experts_row(
+  count: int,
+  chosen: int | None,
+  width: int,
+  scale: float = 1.0,
+  shared: int = 1,
+  groups: tuple[int, int] = (1, 1),
+  sigmoid: bool = True,
+) -> Row:
+  """Row of experts in groups; arguments are defaults.
+
+  Args:
+    count: of their number.
+    chosen: of how many of them read a token; None: it must be given.
+    width: of theirs.
+    scale: of what their weights are multiplied by.
+    shared: of how many all tokens go to.
+    groups: of their number, and of how many of them are open to a token.
+    sigmoid: whether odds are sigmoids; otherwise an attribute says whether
+      there are groups, and weights do not add up to one.
+  """
+  names = {
+    'n_routed_experts': ('count', count),
+    'num_experts_per_tok': ('chosen', chosen),
+    'moe_intermediate_size': ('width', width),
+    'n_group': ('groups', groups[0]),
+    'topk_group': ('best_groups', groups[1]),
+  }
+
+  def read(rest, known):
+    del known  # Unused.
+    sizes = {
+      field: take(rest, name, values.size, *[usual] * (usual is not None))
+      for name, (field, usual) in names.items()
+    }
+    if not sigmoid and not take(rest, _METHOD, _method, False):
+      sizes |= {'groups': 1, 'best_groups': 1}
+    common = take(rest, 'n_shared_experts', values.size, shared)
+    normal = sigmoid and take(rest, _NORMALIZE, values.flag, True)
+    factor = take(rest, _SCALE, values.number, scale)
+    try:
+      experts = Experts(
+        **sizes,
+        normalize=normal,
+        shared=sizes['width'] * common,
+        shared_gate=False,
+        sigmoid=sigmoid,
+        scale=factor,
+      )
+    except ValueError as error:
+      raise ValueError(f'{", ".join(names)}: {error}') from None
+    return {'experts': experts}
+
+  def write(config):
+    experts = experts_of(config)
+    written = {x: getattr(experts, field) for x, (field, _) in names.items()}
+    if sigmoid:
+      written[_NORMALIZE] = experts.normalize
+    else:
+      written[_METHOD] = _METHODS[experts.groups > 1]
+    written['n_shared_experts'] = experts.shared // experts.width
+    return written | {_SCALE: experts.scale}
+
+  return Row(read, write)
+
+
+def _without_experts(known, layers):
+  experts = dataclasses.replace(known['experts'], dense=tuple(layers))
+  return {'experts': experts}
+
+
+_FIRST = 'first_k_dense_replace'
+
+
+def _first_row(default: int) -> Row:
+  """Row of how many layers, the first ones, have no experts."""
+
+  def read(rest, known):
+    first = take(rest, _FIRST, values.index, default)
+    return _without_experts(known, range(min(first, known['num_layers'])))
+
+  def write(config):
+    return {_FIRST: len(experts_of(config).dense)}
+
+  return Row(read, write)
+
+
+_DENSE, _SPARSE = 'dense', 'sparse'
+
+
+def _types(value):
+  known = _DENSE, _SPARSE
+  if not isinstance(value, list) or not all(x in known for x in value):
+    raise ValueError(f'a list of {" and ".join(map(repr, known))}')
+  return value
+
+
+def _read_types(rest, known):
+  layers = known['num_layers']
+  usual = [_DENSE, *[_SPARSE] * (layers - 1)]
+  types = take(rest, 'mlp_layer_types', _types, usual)
+  if len(types) != layers:
+    raise ValueError(
+      f'mlp_layer_types has {len(types)} entries for {layers} layers'
+    )
+  dense = [i for i in range(layers) if types[i] == _DENSE]
+  _agree(_FIRST, take(rest, _FIRST, values.index, len(dense)), len(dense))
+  return _without_experts(known, dense)
+
+
+def _write_types(config):
+  sparse = map(config.is_sparse, range(config.num_layers))
+  return {'mlp_layer_types': [_SPARSE if x else _DENSE for x in sparse]}
+
+
+def _of_queries(config):
+  """Sources of the map that makes queries."""
+  compressed = config.latent is not None and config.latent.queries is not None
+  name = 'q_b_proj' if compressed else 'q_proj'
+  return {'layer{}/latent/q/w': Tensors(HEADS, (f'{_ATTENTION}{name}.weight',))}
+
+
+_KV_DOWN = _ATTENTION + 'kv_a_proj_with_mqa'
+_SHARED = _MLP + 'shared_experts.'
+_SOURCES = {
+  **SOURCES,
+  **linear('layer{}/latent/q_down', LINEAR, _ATTENTION + 'q_a_proj'),
+  **linear('layer{}/latent/kv_down', LINEAR, _KV_DOWN),
+  **{
+    f'layer{{}}/latent/{ours}': Tensors(KEEP, (f'{_ATTENTION}{theirs}.weight',))
+    for ours, theirs in (
+      ('q_norm', 'q_a_layernorm'),
+      ('kv_norm', 'kv_a_layernorm'),
+      ('kv_up', 'kv_b_proj'),
+    )
+  },
+  **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
+  'layer{}/experts/router_shift': Tensors(
+    KEEP, (_MLP + 'gate.e_score_correction_bias',)
+  ),
+  **linear(
+    'layer{}/shared_up', WAYS, _SHARED + 'gate_proj', _SHARED + 'up_proj'
+  ),
+  **linear('layer{}/shared_down', LINEAR, _SHARED + 'down_proj'),
+}
+# Of training, of what it ran on, and of the layer that drafts.
+_HARMLESS = """
+  aux_loss_alpha ep_size num_mtp_layers num_nextn_predict_layers seq_aux
+"""
+
+DEEPSEEK_V2 = like(
+  DECODER,
+  'deepseek_v2',
+  'DeepseekV2ForCausalLM',
+  rows=usual_rows(
+    2048,
+    BIAS,
+    MLP_BIAS,
+    _experts_row(64, None, 1407, shared=2, sigmoid=False),
+    _first_row(0),
+    rotary=_latent_row(choice=False),
+  ),
+  # Readers differ in what is done where weights are to add up to one.
+  only={
+    'moe_layer_freq': 1,
+    'norm_topk_prob': False,
+    'scoring_func': 'softmax',
+  },
+  harmless=frozenset(_HARMLESS.split()),
+  sources=_SOURCES,
+  varying=_of_queries,
+  unread=('model.layers.{}.',),
+)
+
+DEEPSEEK_V3 = like(
+  DEEPSEEK_V2,
+  'deepseek_v3',
+  'DeepseekV3ForCausalLM',
+  rows=usual_rows(
+    4096,
+    BIAS,
+    _experts_row(256, 8, 2048, scale=2.5, groups=(8, 4)),
+    _first_row(3),
+    rotary=_latent_row(),
+  ),
+  only={
+    'moe_layer_freq': 1,
+    'scoring_func': 'sigmoid',
+    'topk_method': 'noaux_tc',
+  },
+)
+
+KIMI_K2 = dataclasses.replace(DEEPSEEK_V3, model_type='kimi_k2')
+
+GLM4_MOE_LITE = like(
+  DEEPSEEK_V3,
+  'glm4_moe_lite',
+  'Glm4MoeLiteForCausalLM',
+  rows=usual_rows(
+    202752,
+    BIAS,
+    _experts_row(64, 4, 1536, scale=1.8),
+    Row(_read_types, _write_types),
+    rotary=_latent_row(queries=768, keys=192, heads=256),
+    epsilon=1e-5,
+  ),
+)
+
+GLM4_MOE = like(
+  DEEPSEEK_V3,
+  'glm4_moe',
+  'Glm4MoeForCausalLM',
+  rows=usual_rows(
+    131072,
+    attribute('attention_bias', 'qkv_bias', values.flag, False),
+    attribute('use_qk_norm', 'qk_norm', values.flag, False),
+    _experts_row(128, 8, 1408),
+    _first_row(1),
+    rotary=rope.rope_row(part=0.5),
+    epsilon=1e-5,
+    kv_heads=8,
+  ),
+)
+
+YOUTU = like(
+  DEEPSEEK_V3,
+  'youtu',
+  'YoutuForCausalLM',
+  rows=usual_rows(131072, BIAS, rotary=_latent_row(), tied=True),
+  only={'mlp_bias': False},
+  harmless=frozenset({'embedding_initializer_range'}),
+  unread=(),
+)
