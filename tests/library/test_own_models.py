@@ -7,7 +7,7 @@ from flax import nnx
 import specjax
 from specjax import verify
 from specjax.certify import tiny_models
-from specjax.drafters import lm, ngram, recycling, skip
+from specjax.drafters import lm, recycling, skip
 from specjax.loop import generate
 from specjax.stats import fit_tests
 from specjax.types import Params, Spec
@@ -50,7 +50,6 @@ def loaders(door):
   near = near | {'down': near['down'] * 0.8}
   return target, {
     'plain': None,
-    'ngram': ngram.load(target),
     'recycling': recycling.load(target),
     'lm': lm.of(target, model, near),
     'tree': lm.of(target, model, near, widths=(2, 2, 1)),
@@ -58,13 +57,20 @@ def loaders(door):
   }
 
 
-@pytest.mark.parametrize('door', models.slow_unless(['adapted'], DOORS))
+# The model sees blocks of one token, of a chain and of trees.
 @pytest.mark.parametrize(
-  'name',
-  models.slow_unless(
-    ['tree'],
-    ['plain', 'ngram', 'recycling', 'lm', 'tree', 'dynamic tree'],
-  ),
+  ('door', 'name'),
+  [
+    ('adapted', 'tree'),
+    *(
+      pytest.param(door, name, marks=pytest.mark.slow)
+      for door, names in (
+        ('adapted', ('plain', 'recycling', 'lm', 'dynamic tree')),
+        ('full', ('plain', 'tree')),
+      )
+      for name in names
+    ),
+  ],
 )
 def test_texts_are_those_of_the_model_itself(door, name):
   target, drafters = loaders(door)
