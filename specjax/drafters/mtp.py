@@ -44,7 +44,7 @@ _OPTIONS = ('norms', 'feature_first', 'final_norm', 'taps')
 class Layout(NamedTuple):
   """Where a checkpoint has its next-token layer.
 
-  Names are without `.weight`.
+  Names are without `.weight`; {} in them is the number of the target's layers.
 
   Attributes:
     name: of the families that have it.
@@ -55,6 +55,7 @@ class Layout(NamedTuple):
     join: the map of both.
     last: the norm of what the layer says.
     feature_first: whether the feature comes before the token in `join`.
+    carried: whether what stands for the target's feature is normed.
   """
 
   name: str
@@ -65,6 +66,13 @@ class Layout(NamedTuple):
   join: str
   last: str
   feature_first: bool = False
+  carried: bool = True
+
+  def of(self, layers: int) -> 'Layout':
+    """Returns the layout of a target with so many layers."""
+    known = self._asdict().items()
+    names = {k: x.format(layers) for k, x in known if isinstance(x, str)}
+    return self._replace(**names)
 
 
 LAYOUTS = (
@@ -87,18 +95,30 @@ LAYOUTS = (
     last='model.mtp_layers.0.final_layernorm',
     feature_first=True,
   ),
+  Layout(
+    'DeepSeek V3 and GLM-4.5',
+    prefix='model.layers.{}.',
+    layer='model.layers.{}.',
+    token='model.layers.{}.enorm',
+    feature='model.layers.{}.hnorm',
+    join='model.layers.{}.eh_proj',
+    last='model.layers.{}.shared_head.norm',
+    carried=False,
+  ),
 )
+# Copies of the target's own, which some files have beside the layer.
+_COPIES = 'embed_tokens.weight', 'shared_head.head.weight'
 
 
 def head_of(
-  target: Model, sparse: bool = True, feature_first: bool = False
+  target: Model, sparse: bool = True, layout: Layout = LAYOUTS[0]
 ) -> Head:
   """Returns the head that a next-token layer of a target is.
 
   Args:
     target: the target. The layer is as its layers that attend to a whole text.
     sparse: whether the layer has the target's experts, if there are any.
-    feature_first: whether the feature comes before the token.
+    layout: how the layer is joined.
   """
   config, experts = target.config, target.config.experts
   if experts is not None:
@@ -111,12 +131,13 @@ def head_of(
     recurrent=None,
     experts=experts,
   )
+  norms = 'token', 'feature', 'layer', 'last', *['carried'] * layout.carried
   sizes = Sizes(
     1,
     (config.num_layers - 1,),
     config.width,
-    feature_first=feature_first,
-    norms=('token', 'feature', 'layer', 'last', 'carried'),
+    feature_first=layout.feature_first,
+    norms=norms,
     projects=False,
   )
   return Head(target, sizes, layer=layer)
@@ -153,10 +174,11 @@ def _sources(layout: Layout, head: Head, family: Family) -> dict[str, Tensors]:
 
 
 def _layout(target: Target, names: Collection[str]) -> Layout:
-  for layout in LAYOUTS:
+  layers = target.model.config.num_layers
+  for layout in (x.of(layers) for x in LAYOUTS):
     if f'{layout.join}.weight' in names:
       return layout
-  known = ' and '.join(x.name for x in LAYOUTS)
+  known = ', '.join(x.name for x in LAYOUTS)
   raise CheckpointError(
     f'target {target.path or "of other code"} has no next-token layer, as '
     f'{known} have: choose another drafter than mtp, such as lm or ngram'
@@ -168,6 +190,7 @@ class _Files(NamedTuple):
 
   found: Found
   head: Head
+  sources: dict[str, Tensors]
   tensors: dict[str, Any]
 
 
@@ -188,22 +211,29 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
   directory = checkpoints.locate(target.path, weights)
   attributes, _ = quantization.split(directory, read_json(directory / CONFIG))
   family, _ = conversion.read_attributes(FAMILIES, attributes)
-  tensors = loading.open_named(directory, family, stack) or {}
+  tensors = loading.open_named(directory, family, stack)
+  if tensors is None:
+    raise CheckpointError(
+      f'{directory} lacks the weights of the target, and the Hub cannot be '
+      'reached: fetch them with a connection'
+    )
   layout = _layout(target, tensors)
   own = {n: x for n, x in tensors.items() if n.startswith(layout.prefix)}
   sparse = f'{layout.layer}mlp.gate_proj.weight' not in own
-  head = head_of(model, sparse, layout.feature_first)
+  head = head_of(model, sparse, layout)
+  sources = _sources(layout, head, family)
   found = Found(
     f'next-token layer of {layout.name}',
     KIND,
     dataclasses.asdict(head.sizes),
-    _sources(layout, head, family),
+    sources,
     model.config.width,
     model.config.vocab_size,
+    unused=(*family.ignored, *(layout.layer + name for name in _COPIES)),
     directory=directory,
   )
   formats.check_names(found, own)
-  return _Files(formats.measure(found, own), head, own)
+  return _Files(formats.measure(found, own), head, sources, own)
 
 
 def describe_head(target: Target) -> files.Description:
@@ -213,8 +243,8 @@ def describe_head(target: Target) -> files.Description:
     CheckpointError: the target has none, or it is damaged.
   """
   with contextlib.ExitStack() as stack:
-    found, head, tensors = _open(target, stack, weights=False)
-    parameters.check_tensors(found.sources, _shapes(head), tensors)
+    found, head, sources, tensors = _open(target, stack, weights=False)
+    parameters.check_tensors(sources, _shapes(head), tensors)
   return files.Description(
     KIND, found.format, found.parameters, found.dtype, head.sizes.taps
   )
@@ -224,10 +254,8 @@ def _read(target: Target, read_as: Mapping[str, Any], dtype: str = '') -> Read:
   overrides.check(read_as, _OPTIONS)
   dtype = precision.check_dtype(dtype or target.dtype)
   with contextlib.ExitStack() as stack:
-    found, head, tensors = _open(target, stack, weights=True)
-    flat = parameters.read_parameters(
-      found.sources, _shapes(head), tensors, dtype
-    )
+    found, head, sources, tensors = _open(target, stack, weights=True)
+    flat = parameters.read_parameters(sources, _shapes(head), tensors, dtype)
   params = flax.traverse_util.unflatten_dict(flat, sep='/')
 
   def make(config: Mapping[str, Any]) -> Head:

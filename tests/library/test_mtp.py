@@ -36,12 +36,33 @@ MIMO = tuple(
     '', 'token_layernorm', 'hidden_layernorm', 'input_proj', 'final_layernorm'
   )
 )  # fmt: skip
-NAMES = {'qwen3_5_text': QWEN, 'qwen3_next': QWEN, 'mimo': MIMO}
+DEEPSEEK = tuple(
+  f'model.layers.2.{name}'
+  for name in ('', 'enorm', 'hnorm', 'eh_proj', 'shared_head.norm')
+)
+NAMES = {
+  'qwen3_5_text': QWEN,
+  'qwen3_next': QWEN,
+  'mimo': MIMO,
+  'deepseek_v3': DEEPSEEK,
+}
 
 
 def tensors_of(kind: str) -> dict[str, np.ndarray]:
   """Random weights by their published names."""
   layer, token, feature, join, last = NAMES[kind]
+  random = np.random.default_rng(3)
+  if kind == 'deepseek_v3':
+    before = 'model.layers.1.'
+    made = {
+      name.replace(before, layer): 0.7 * x + 0.1 * random.normal(size=x.shape)
+      for name, x in family_outputs.load(kind).tensors.items()
+      if name.startswith(before)
+    }
+    for name in (token, feature, last):
+      made[f'{name}.weight'] = 1 + 0.3 * random.normal(size=E)
+    made[f'{join}.weight'] = random.normal(size=(E, 2 * E)) / E**0.5
+    return {name: x.astype(np.float16) for name, x in made.items()}
   gated = kind != 'mimo'
   head = D if gated else E // H
   shapes = {
@@ -64,7 +85,6 @@ def tensors_of(kind: str) -> dict[str, np.ndarray]:
     shapes[f'{name}.down_proj'] = E, width
   shapes = {layer + name: shape for name, shape in shapes.items()}
   shapes |= {token: (E,), feature: (E,), last: (E,), join: (E, 2 * E)}
-  random = np.random.default_rng(3)
   made = {
     f'{name}.weight': 0.3 * random.normal(size=shape) + (not gated)
     if len(shape) == 1
@@ -92,6 +112,9 @@ def write(folder, kind: str, left_out: str = '\n', **tensors):
       'rope_parameters': {'rope_theta': 500.0, 'rope_type': 'default'},
     }
   every = stored.tensors | tensors_of(kind) | tensors
+  if kind == 'deepseek_v3':
+    copy = stored.tensors['model.embed_tokens.weight'].copy()
+    every['model.layers.2.embed_tokens.weight'] = copy
   kept = {n: x for n, x in every.items() if left_out not in n}
   return stored._replace(config=config, tensors=kept).write(folder)
 
@@ -172,35 +195,75 @@ class Restated:
       y = y + chances[:, i, None] * self.dense(x, f'{name}.experts.{i}')
     return y
 
+  def layer(self, x):
+    """The stream [T, E] after the layer."""
+    name = self.names[0]
+    x = x + self.attend(
+      self.norm(x, f'{name}input_layernorm'), f'{name}self_attn.'
+    )
+    y = self.norm(x, f'{name}post_attention_layernorm')
+    return x + self.mlp(y, f'{name}mlp')
+
   def say(self, tokens, features):
-    """Features [T, E] after pairs of a feature and the token after it."""
-    layer, token, feature, join, last = self.names
+    """Returns what the next step and the head read, [T, E] each.
+
+    Args:
+      tokens: [T].
+      features: [T, E] of the tokens before them.
+    """
+    _, token, feature, join, last = self.names
     parts = self.norm(self.table[tokens], token), self.norm(features, feature)
     if self.kind == 'mimo':
       parts = parts[::-1]
-    x = self.linear(np.concatenate(parts, -1), join)
-    x = x + self.attend(
-      self.norm(x, f'{layer}input_layernorm'), f'{layer}self_attn.'
-    )
-    y = self.norm(x, f'{layer}post_attention_layernorm')
-    return self.norm(x + self.mlp(y, f'{layer}mlp'), last)
+    x = self.layer(self.linear(np.concatenate(parts, -1), join))
+    normed = self.norm(x, last)
+    return x if self.kind == 'deepseek_v3' else normed, normed
 
   def draft(self, tokens, hidden, drafted):
     """Logits before and after each drafted token, [len(drafted) + 1, V]."""
     features = self.norm(np.float64(hidden[: len(tokens) - 1, 0]), None)
     after, said = list(tokens[1:]), []
     for token in (*drafted, None):
-      made = self.say(np.array(after), features)
-      said.append(made[-1] @ self.head)
+      made, normed = self.say(np.array(after), features)
+      said.append(normed[-1] @ self.head)
       features = np.concatenate([features, made[-1:]])
       after.append(token)
     return np.stack(said)
 
 
+class RestatedByModel(Restated):
+  """The same of a layer that is read as a model of one layer."""
+
+  def __init__(self, kind, target, folder):
+    super().__init__(kind, target)
+    stored = family_outputs.load(kind)
+    config = stored.config | {'num_hidden_layers': 1}
+    config['first_k_dense_replace'] = 0
+    first, own = 'model.layers.0.', self.names[0]
+    layer = {
+      name.replace(own, first): x
+      for name, x in tensors_of(kind).items()
+      if f'{name.rpartition(".")[0]}' not in self.names
+    }
+    rest = {n: x for n, x in stored.tensors.items() if '.layers.' not in n}
+    alone = stored._replace(config=config, tensors=rest | layer).write(folder)
+    self.alone = specjax.load(alone, layout='whole')
+    forward = functools.partial(self.alone.model.forward, taps=(0,))
+    self.forward = jax.jit(forward)
+
+  def layer(self, x):
+    mask, at = transformer.causal(1, V)
+    table = np.zeros((V, E), np.float32)
+    table[: len(x)] = x  # Token i is embedded as row i.
+    params = self.alone.params | {'embedding': table}
+    out = self.forward(params, at, at, None, None, mask)
+    return np.float64(out.taps[0, : len(x), 0])
+
+
 @pytest.mark.parametrize(
   'kind', models.slow_unless(['mimo', 'qwen3_next'], NAMES)
 )
-def test_drafts_are_those_of_the_published_module(kind, load):
+def test_drafts_are_those_of_the_published_module(kind, load, tmp_path):
   target = load(kind)
   loaded = mtp.load(target)
   model, last = target.model, target.model.config.num_layers - 1
@@ -208,13 +271,17 @@ def test_drafts_are_those_of_the_published_module(kind, load):
   mask, at = transformer.causal(1, len(TEXT))
   forward = jax.jit(functools.partial(model.forward, taps=(last,)))
   hidden = forward(target.params, TEXT[None], at, None, None, mask).taps[0]
+  if kind == 'deepseek_v3':
+    restated = RestatedByModel(kind, target, tmp_path / 'layer')
+  else:
+    restated = Restated(kind, target)
   check_along_a_text(
     eagle.walk(mtp._read(target, {}).head),
     model,
     Params(target.params, loaded.params),
     TEXT,
     np.asarray(hidden),
-    Restated(kind, target).draft,
+    restated.draft,
   )
 
 
@@ -348,6 +415,7 @@ def test_a_row_that_is_filled_again_drafts_as_alone(load, float64):
       {'mtp.layers.1.input_layernorm.weight': np.zeros(E)},
       r'unused tensors: mtp\.layers\.1',
     ),
+    ({'mtp.embed_tokens.weight': np.zeros((V, E))}, 'unused tensors: mtp.emb'),
     ({'mtp.fc.weight': np.zeros((E, E))}, r'mtp\.fc\.weight has shape'),
   ],
 )

@@ -2,7 +2,7 @@
 
 Kimi K2 is DeepSeek V3 under another name, GLM-4.7 Flash differs in its
 defaults, Youtu-LLM has no experts, and GLM-4.5 has experts but no latents. The
-layer behind the last one, which drafts, is not read.
+layer behind the last one is read by `drafters.mtp`.
 """
 
 import dataclasses
