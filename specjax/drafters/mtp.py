@@ -70,8 +70,11 @@ class Layout(NamedTuple):
 
   def of(self, layers: int) -> 'Layout':
     """Returns the layout of a target with so many layers."""
-    known = self._asdict().items()
-    names = {k: x.format(layers) for k, x in known if isinstance(x, str)}
+    names: dict[str, Any] = {
+      name: x.format(layers)
+      for name, x in self._asdict().items()
+      if isinstance(x, str)
+    }
     return self._replace(**names)
 
 
