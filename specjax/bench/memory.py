@@ -12,7 +12,7 @@ import functools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -539,7 +539,11 @@ def slots_seen(config: TransformerConfig, layer: int, used: int) -> int:
 
 
 def bytes_per_token(
-  model: Model, params, used: int, tokens: float = 1
+  model: Model,
+  params,
+  used: int,
+  tokens: float = 1,
+  experts: Sequence[float] | None = None,
 ) -> tuple[int, int]:
   """Bytes of weights and of the cache that one plain step must read.
 
@@ -550,6 +554,7 @@ def bytes_per_token(
     params: its parameters, or their shapes.
     used: slots of the cache in use.
     tokens: fed at once, of all rows; each may choose other experts.
+    experts: that are read of each layer with a mixture, where that is known.
   """
   config = model.config
   if not isinstance(config, TransformerConfig):
@@ -568,12 +573,13 @@ def bytes_per_token(
     if name.startswith('layer') and int(name[5:]) >= config.num_layers
   }
   weights = _size({n: x for n, x in params.items() if n not in beyond})
-  for name in () if config.experts is None else {*params} - beyond:
-    if name.startswith('layer') and 'experts' in params[name]:
-      mixture, e = params[name]['experts'], config.experts
-      every = {n: x for n, x in mixture.items() if n.split('_')[0] != 'router'}
-      unread = max(0, e.count - e.chosen * tokens) / e.count
-      weights -= int(_size(every) * unread)
+  layers = [params.get(f'layer{i}', {}) for i in range(config.num_layers)]
+  mixtures = [layer['experts'] for layer in layers if 'experts' in layer]
+  for i, mixture in enumerate(mixtures):
+    e = config.experts
+    every = {n: x for n, x in mixture.items() if n.split('_')[0] != 'router'}
+    read = min(e.count, e.chosen * tokens) if experts is None else experts[i]
+    weights -= int(_size(every) * (e.count - read) / e.count)
   # Of a table only one row is read, unless it is the unembedding too.
   if not config.tied_embeddings:
     weights -= _size(params['embedding'])

@@ -107,6 +107,8 @@ class Experts(nn.Module):
     if e.scale != 1:
       weight *= e.scale
     weight = weight.astype(x.dtype)
+    # Kept by those alone who ask for it, see `transformer.choose_experts`.
+    self.sow('intermediates', 'chosen', chosen.reshape(*x.shape[:-1], -1))
     if chosen.size <= e.count:
       y = self._walk_choices(rows, weight, chosen, (up, down, *biases))
     else:

@@ -292,6 +292,30 @@ def causal(batch: int, length: int):
   )
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def choose_experts(model: Model, params, tokens) -> jax.Array:
+  """Returns the experts that each token of whole sequences goes to.
+
+  Args:
+    model: with a mixture of experts, and no encoder.
+    params: of the model.
+    tokens: [B, T].
+
+  Returns:
+    Numbers of experts [L, B, T, chosen], of the layers with a mixture alone.
+  """
+  mask, positions = causal(*tokens.shape)
+  config = model.config
+  _, kept = Transformer(config).apply(
+    {'params': params},
+    *(tokens, positions, None, None, mask),
+    mutable=['intermediates'],
+  )
+  layers = [i for i in range(config.num_layers) if config.is_sparse(i)]
+  kept = kept['intermediates']
+  return jnp.stack([kept[f'layer{i}']['experts']['chosen'][0] for i in layers])
+
+
 def dtype_of(params) -> Any:
   """Returns the type that a model computes in: of weights not quantised."""
   return next(

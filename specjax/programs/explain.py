@@ -13,6 +13,8 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from specjax import reports
 from specjax.bench import costs, measure, memory, results
 from specjax.bench.compiled import quote
@@ -23,6 +25,8 @@ from specjax.bench.plan import choose as choose_drafters
 from specjax.bench.runner import Runner
 from specjax.cli import command, progress
 from specjax.errors import need
+from specjax.models import prefill, transformer
+from specjax.models.config import TransformerConfig
 from specjax.reports import compiled as device_report
 from specjax.reports import explain as explain_report
 from specjax.reports import intervals
@@ -120,6 +124,74 @@ def read_bytes(
   }
 
 
+def touched(chosen: np.ndarray, count: int, tokens: int) -> list[float]:
+  """Returns how many experts steps go to, by layer.
+
+  Args:
+    chosen: [L, B, T, chosen] numbers of the experts of each token.
+    count: of the experts of a layer.
+    tokens: of a row that follow each other in a step.
+  """
+  hit = (chosen[..., None] == np.arange(count)).any((1, 3))  # [L, T, X]
+  steps = hit.shape[1] - tokens + 1
+  seen = [hit[:, i : i + steps] for i in range(tokens)]
+  return np.any(seen, 0).sum(-1).mean(-1).tolist()
+
+
+def count_experts(
+  runner: Runner, method: Method, jobs: Sequence[measure.Job], used: int
+) -> dict | None:
+  """Experts that a plain and a speculative step touch; None: no mixture.
+
+  Measured on the texts of one batch, as if all drafted tokens were right. On a
+  mesh, and where texts are shorter than a step, it is calculated for tokens
+  that choose evenly, each for itself: the most of independent choices.
+  """
+  base = runner.built.base
+  model, params = runner.built.plain.target, base.params.target
+  config, job = model.config, jobs[0]
+  if not isinstance(config, TransformerConfig) or config.experts is None:
+    return None
+  e, batch = config.experts, len(job.prompts)
+  layers = sum(config.is_sparse(i) for i in range(config.num_layers))
+  widths = 1, method.way.spec.drafter.nodes + 1
+  source, by_width = 'uniform', []
+  for width in widths:
+    missed = (1 - e.chosen / e.count) ** (batch * width)
+    by_width.append([e.count * (1 - missed)] * layers)
+  if model.placement is None:
+    added = measure.decode(base, job, timed=False).texts
+    new = min(map(len, added))
+    if new >= widths[1]:
+      texts = [[*a, *b] for a, b in zip(job.prompts, added, strict=False)]
+      tokens = prefill.pad(texts, max(map(len, texts)))[0]
+      chosen = np.asarray(transformer.choose_experts(model, params, tokens))
+      begins = [len(prompt) for prompt in job.prompts]
+      rows = [chosen[:, i, begins[i] :][:, :new] for i in range(len(texts))]
+      chosen = np.stack(rows, 1)
+      source = 'router'
+      by_width = [touched(chosen, e.count, width) for width in widths]
+  # Many tokens walk over all experts, see `models.experts`.
+  read = [
+    some if batch * width * e.chosen <= e.count else [e.count] * layers
+    for width, some in zip(widths, by_width, strict=True)
+  ]
+  sizes = [
+    memory.bytes_per_token(model, params, used, experts=some)[0]
+    for some in read
+  ]
+  return {
+    'count': e.count,
+    'chosen': e.chosen,
+    'layers': layers,
+    'tokens': [batch * width for width in widths],
+    'source': source,
+    'touched': by_width,
+    'read': [float(np.mean(some)) for some in read],
+    'bytes': sizes,
+  }
+
+
 def add_phases(runner: Explainer) -> None:
   """Measures the phases at the best gamma, where the folder has them not."""
   rows = runner.folder.rows
@@ -133,6 +205,7 @@ def add_phases(runner: Explainer) -> None:
   (method,) = (m for m in runner.built.methods if m.gamma == best['gamma'])
   copied = ('drafter', 'verifier', 'gamma', 'domain', 'prompts_hash', 'config')
   copied += tuple(n for n in ('dtype', 'draft_dtype') if n in best)
+  reads = read_bytes(runner, method, jobs)
   runner.folder.add(
     {
       'program': runner.program,
@@ -140,7 +213,8 @@ def add_phases(runner: Explainer) -> None:
       'temperature': None,
       'asked_gamma': runner.asked,
       'loops': measure_phases(runner, method, jobs),
-      'reads': read_bytes(runner, method, jobs),
+      'reads': reads,
+      'experts': count_experts(runner, method, jobs, reads['tokens']),
       **runner.conditions,
     }
   )
@@ -172,7 +246,8 @@ def report(
     'impossible': len(sanity_checks.of(rows)),
   }
   if best is None:
-    return last | dict.fromkeys((*names, 'best_gamma', 'remedy', 'verdict'))
+    more = 'best_gamma', 'remedy', 'verdict', 'experts'
+    return last | dict.fromkeys((*names, *more))
   found = explain_report.decide(rows)
   return {
     **last,
@@ -183,6 +258,7 @@ def report(
     'best_gamma': best['gamma'],
     'remedy': found[0].name if found else None,
     'verdict': explain_report.sentence(best, found),
+    'experts': explain_report.mixture(rows),
     **device_report.quoted(elsewhere),
   }
 

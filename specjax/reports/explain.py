@@ -50,6 +50,8 @@ class Facts:
     overhead: what a speculative step spends on neither drafting nor scoring,
       in plain steps.
     plain_overhead: the same part of a plain step.
+    experts: that tokens of a mixture go to, in words; '' where these are not
+      why v is high.
   """
 
   gamma: int
@@ -59,6 +61,7 @@ class Facts:
   v: dict[int, float]
   overhead: float
   plain_overhead: float
+  experts: str = ''
 
 
 class Remedy(NamedTuple):
@@ -86,6 +89,10 @@ _ADVICE = {
   'with arithmetic to spare',
   'overhead': 'half of what a step does besides: or a larger target',
 }
+
+_FEWER_EXPERTS = (
+  'half the extra cost of scoring: fewer rows at once, which read fewer experts'
+)
 
 
 def predict(
@@ -131,7 +138,7 @@ def _troubles(facts: Facts, gamma: int) -> dict[str, str]:
   return {
     'draft': f'{gamma * c / (v + gamma * c):.0%} of a step, c {c:.3f}',
     'agreement': f'alpha {alpha}, break-even {even:.2f}',
-    'scoring': f'{gamma + 1} tokens cost v {v:.2f}',
+    'scoring': f'{gamma + 1} tokens cost v {v:.2f}{facts.experts}',
     'overhead': f'{facts.plain_overhead:.0%} of a plain step',
   }
 
@@ -143,8 +150,10 @@ def remedies(facts: Facts) -> list[Remedy]:
   # A change of gamma is judged from the one asked for, others from the best.
   trouble, advice = f'gamma {facts.gamma}', f'gamma {here}'
   found = [Remedy('gamma', now / asked, now, here, trouble, advice)]
-  troubles = _troubles(facts, here)
-  for name, advice in _ADVICE.items():
+  troubles, changes = _troubles(facts, here), dict(_ADVICE)
+  if facts.experts:
+    changes['scoring'] = _FEWER_EXPERTS
+  for name, advice in changes.items():
     half = {_HALVED[name]: 0.5}
     gamma = best_gamma(facts, **half)
     after = predict(facts, gamma, **half)
@@ -239,6 +248,74 @@ def best_of(rows: list[dict]) -> dict | None:
   return choose(cells) if cells else None
 
 
+def mixture(rows: list[dict]) -> dict | None:
+  """Returns how many experts a step touches; None without a mixture.
+
+  Returns:
+    `count` and `chosen` of a layer; `layers` with a mixture; then of a plain
+    and a speculative step `tokens` at once, the experts `touched`, their least
+    and greatest mean `by_layer`, and those that the loop `read`; `source` of
+    the choices, 'router' or 'uniform'; `bytes_ratio` of the weights that both
+    read, and whether it is `why` v is high: v is 1.1 or more, and half of what
+    it is above 1.
+  """
+  row, best = phases(rows), best_of(rows)
+  found = row and row.get('experts')
+  if not (found and best and row['gamma'] == best['gamma']):
+    return None
+  copied = 'count', 'chosen', 'layers', 'tokens', 'source', 'read'
+  plain, speculative = found['bytes']
+  ratio, v = speculative / plain, best['v']
+  return {
+    **{name: found[name] for name in copied},
+    'touched': [float(np.mean(some)) for some in found['touched']],
+    'by_layer': [[min(some), max(some)] for some in found['touched']],
+    'bytes': [plain, speculative],
+    'bytes_ratio': ratio,
+    'why': v >= 1.1 and ratio - 1 >= (v - 1) / 2,
+  }
+
+
+def _touched(found: dict | None) -> str:
+  """Says how many experts are read, where that is why v is high."""
+  if not (found and found['why']):
+    return ''
+  plain, speculative = found['read']
+  return (
+    f', as they read {speculative:.3g} of {found["count"]} experts, and a '
+    f'plain step {plain:.3g}'
+  )
+
+
+def _experts(rows: list[dict]) -> str:
+  """Says what a mixture reads; '' without one."""
+  found = mixture(rows)
+  if not found:
+    return ''
+  one, many = found['tokens']
+  (plain, speculative), (_, (low, high)) = found['touched'], found['by_layer']
+  how = {
+    'router': 'counted from the choices of the router over texts',
+    'uniform': 'calculated for tokens that choose evenly, each for itself',
+  }[found['source']]
+  text = (
+    f'Of {found["count"]} experts of a layer a token goes to '
+    f'{found["chosen"]}: {one} of a plain step to {plain:.3g}, {many} of a '
+    f'speculative one to {speculative:.3g} ({low:.3g} to {high:.3g} by layer), '
+    f'{how}.'
+  )
+  if found['read'][1] > speculative:
+    text += f' So many tokens read all {found["count"]} here.'
+  weights, more = (size / 1e6 for size in found['bytes'])
+  text += (
+    f' A plain step reads {weights:.3g} MB of weights, and scoring '
+    f'{more:.3g} MB, {found["bytes_ratio"]:.2f} times as many.'
+  )
+  if found['why']:
+    text += f' That is why v is {best_of(rows)["v"]:.2f}.'
+  return paragraph(text)
+
+
 def decide(rows: list[dict]) -> list[Remedy]:
   """Returns what would help, the largest gain first; [] without phases."""
   cells, phase_row, best = possible(rows), phases(rows), best_of(rows)
@@ -259,6 +336,7 @@ def decide(rows: list[dict]) -> list[Remedy]:
     **{n: {g: r[n] for g, r in by_gamma.items()} for n in ('tau', 'c', 'v')},
     overhead=outside('speculative'),
     plain_overhead=outside('plain'),
+    experts=_touched(mixture(rows)),
   )
   return remedies(facts)
 
@@ -405,4 +483,5 @@ def summary(rows: list[dict]) -> str:
     phase_row = phases(rows)
     made.append(phase_table(phase_row['loops'], best_of(rows)))
     reads = _reads(phase_row)
-  return blocks(headline(rows), *(one.markdown() for one in made), reads)
+  tables = (one.markdown() for one in made)
+  return blocks(headline(rows), *tables, reads, _experts(rows))

@@ -286,6 +286,7 @@ PHASES: Fields = {
   'temperature': Field(_NUMBER, 'null: the phases are of greedy text'),
   'loops': Field(dict, 'time of loops without their parts', 's'),
   'reads': Field(_OBJECT, 'bytes that a plain step and a drafted token read'),
+  'experts': Field(_OBJECT, 'experts that steps of a mixture touch, and bytes'),
 }  # fmt: skip
 
 # The three parts of a prediction.

@@ -13,6 +13,8 @@ from specjax.bench import costs, measure, results
 from specjax.bench.config import OnDevice
 from specjax.drafters import ngram, plain
 from specjax.loop import generate
+from specjax.models import transformer
+from specjax.models.config import Experts
 from specjax.programs import explain
 from specjax.reports import explain as explain_report
 from specjax.stats import sanity_checks, theory
@@ -134,6 +136,145 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
   assert json.loads(out.splitlines()[-1]) == last
   assert 'warning: domain code, temperature 0.0, drafter ngram' in said
   assert 'gamma 2: v is 0.46' in said
+
+
+def mixed(v, experts):
+  """Rows of a run of a mixture at gamma 2, with phases."""
+  times = [2e-3], [1e-3], [6e-4], [5e-4], [1e-4]
+  loops = dict(zip(explain_report.LOOPS, times, strict=True))
+  loops |= {'plain': [2e-3]}
+  return [
+    ROW | {'gamma': 2, 'v': v, 'predicted_speedup': 1.3, 'speedup': 1.3},
+    {
+      'gamma': 2,
+      'loops': {'plain': loops, 'speculative': loops},
+      'reads': {'tokens': 90, 'plain': [4e6, 3e6], 'drafted': None},
+      'experts': experts,
+    },
+  ]
+
+
+EXPERTS = {
+  'count': 16,
+  'chosen': 2,
+  'layers': 2,
+  'tokens': [1, 3],
+  'source': 'router',
+  'touched': [[2.0, 2.0], [4.0, 5.0]],
+  'read': [2.0, 4.5],
+  'bytes': [4_000_000, 9_000_000],
+}
+
+
+def test_experts_that_are_read_explain_a_high_v(tmp_path):
+  folder = results.Folder(tmp_path / 'a', {})
+  for row in mixed(2.5, EXPERTS):
+    folder.add(row)
+  last = explain.report(folder)
+  assert last['experts'] == {
+    'count': 16,
+    'chosen': 2,
+    'layers': 2,
+    'tokens': [1, 3],
+    'source': 'router',
+    'touched': [2.0, 4.5],
+    'by_layer': [[2.0, 2.0], [4.0, 5.0]],
+    'read': [2.0, 4.5],
+    'bytes': [4_000_000, 9_000_000],
+    'bytes_ratio': 2.25,
+    'why': True,
+  }
+  said = ' '.join((folder.path / 'summary.md').read_text().split())
+  assert (
+    'Of 16 experts of a layer a token goes to 2: 1 of a plain step to 2, 3 of '
+    'a speculative one to 4.5 (4 to 5 by layer), counted from the choices of '
+    'the router over texts. A plain step reads 4 MB of weights, and scoring 9 '
+    'MB, 2.25 times as many. That is why v is 2.50.'
+  ) in said
+  (scoring,) = (
+    x for x in explain_report.decide(folder.rows) if x.name == 'scoring'
+  )
+  assert scoring.trouble == (
+    '3 tokens cost v 2.50, as they read 4.5 of 16 experts, and a plain step 2'
+  )
+  assert 'fewer experts' in scoring.change
+
+
+@pytest.mark.parametrize(
+  ('v', 'bytes_', 'why'),
+  [
+    (1.05, 9_000_000, False),  # v is not high
+    (3.6, 9_000_000, False),  # 1.25 of 2.6
+    (3.4, 9_000_000, True),
+    (2.0, 4_400_000, False),
+  ],
+)
+def test_experts_do_not_explain_any_v(v, bytes_, why):
+  rows = mixed(v, EXPERTS | {'bytes': [4_000_000, bytes_], 'read': [2.0, 16.0]})
+  assert explain_report.mixture(rows)['why'] is why
+  text = explain_report.summary(rows)
+  assert ('That is why v' in ' '.join(text.split())) is why
+  assert 'So many tokens read all 16 here.' in ' '.join(text.split())
+  assert explain_report.mixture(mixed(v, None)) is None
+
+
+def test_experts_of_tokens_that_follow_each_other():
+  row = [[0, 1], [1, 2], [0, 1], [3, 4]]
+  other = [[5, 4], [5, 4], [5, 4], [5, 4]]
+  chosen = np.array([[row], [other]])  # two layers
+  assert explain.touched(chosen, 6, 1) == [2.0, 2.0]
+  assert explain.touched(chosen, 6, 2) == [10 / 3, 2.0]
+  both = np.array([[row, other]])  # of a batch
+  assert explain.touched(both, 6, 1) == [15 / 4]
+
+
+def test_experts_are_counted_on_texts(monkeypatch):
+  """Behind prompts of different lengths; on a mesh by a formula."""
+  target = models.tiny(11, 2, experts=Experts(8, 2, 12, dense=(0,)))
+  params = models.weights(target, 0)
+  prompts, texts = [[1, 2, 3], [4, 1, 3, 4]], [[5, 6, 7, 8, 1], [3, 9, 2, 2]]
+  ended = types.SimpleNamespace(texts=texts)
+  monkeypatch.setattr(measure, 'decode', lambda *_, **__: ended)
+  job = types.SimpleNamespace(prompts=prompts)
+  method = types.SimpleNamespace(
+    way=types.SimpleNamespace(
+      spec=types.SimpleNamespace(drafter=types.SimpleNamespace(nodes=1))
+    )
+  )
+
+  def count(target):
+    base = types.SimpleNamespace(params=Params(params, None))
+    plain = types.SimpleNamespace(target=target)
+    runner = types.SimpleNamespace(
+      built=types.SimpleNamespace(base=base, plain=plain)
+    )
+    return explain.count_experts(runner, method, [job], 9)
+
+  found = count(target)
+  alone = [
+    np.asarray(
+      transformer.choose_experts(target, params, np.array([[*a, *b]]))
+    )[:, 0, len(a) : len(a) + 4]
+    for a, b in zip(prompts, texts, strict=True)
+  ]
+  expected = []
+  for width in (1, 2):
+    steps = range(4 - width + 1)
+    seen = [{*np.ravel([x[0, t : t + width] for x in alone])} for t in steps]
+    expected.append([np.mean([len(step) for step in seen])])
+  assert found['touched'] == expected
+  assert found['tokens'] == [2, 4]
+  assert (found['count'], found['chosen'], found['layers']) == (8, 2, 1)
+  assert found['source'] == 'router'
+  assert found['read'] == [np.mean(x) for x in expected]
+  (few,), (more,) = expected
+  one = 4 * 3 * 8 * 12  # bytes of an expert
+  added = found['bytes'][1] - found['bytes'][0]
+  assert added == pytest.approx(one * (more - few), abs=2)
+  even = count(target._replace(placement=object()))
+  assert even['source'] == 'uniform'
+  assert even['touched'] == [[8 * (1 - 0.75**n)] for n in (2, 4)]
+  assert count(models.tiny(11, 2)) is None
 
 
 # The verdict on made-up numbers.

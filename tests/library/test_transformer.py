@@ -269,6 +269,24 @@ def test_every_expert_that_was_chosen_counts():
       np.testing.assert_allclose(y, expected, rtol=1e-10)
 
 
+def test_logits_depend_on_the_chosen_experts_alone():
+  params, token = weights(EXPERTS), np.array([[3]])
+  ((((*chosen,),),),) = transformer.choose_experts(EXPERTS, params, token)
+  assert len({*map(int, chosen)}) == 2
+  score = jax.jit(transformer.score, static_argnums=0)
+  expected = score(EXPERTS, params, token)
+  for spoilt in range(5):
+    layer = params['layer1']
+    mixture = layer['experts']
+    up = jnp.asarray(mixture['up']).at[spoilt].set(jnp.nan)
+    changed = params | {'layer1': layer | {'experts': mixture | {'up': up}}}
+    found = score(EXPERTS, changed, token)
+    if spoilt in chosen:
+      assert np.isnan(found).all()
+    else:
+      np.testing.assert_array_equal(found, expected)
+
+
 def test_features_are_those_of_the_tokens_read():
   tokens, length = words(4, 128), np.array([2, 7, 64, 90], np.int32)
   params = weights(LLAMA)
