@@ -296,13 +296,6 @@ def test_tokens_of_a_schema_are_those_of_llguidance(name):
     agrees(automaton, Llguidance(pattern), seed)
 
 
-def test_alternatives_that_begin_alike_are_all_there():
-  automaton = over_embedded('in|int|integer')
-  for text in (b'in', b'int', b'integer'):
-    assert automaton.follow([*embedded().cut(text), *EOS]) >= 0
-  agrees(automaton, Llguidance('in|int|integer'), 0)
-
-
 # What schemas make
 
 

@@ -52,6 +52,7 @@ def test_a_node_beyond_the_size_has_no_chance(size, expected):
 def test_the_chance_of_no_draft_at_all():
   draft = draft_of(np.zeros(0, int), np.zeros(0, int), 0)
   assert chance(verify.recursive, draft, scores_of(ROOT)) == 0
+  assert verify.overlap(draft, scores_of(ROOT)) == 0
 
 
 def test_every_node_is_typical_of_the_row_above_it():
@@ -146,16 +147,6 @@ def test_block_verification_of_a_chain_that_ends_early():
     found = rest(verify.block, whole, scores, row)
     expected = rest(verify.block, short, fewer, row)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_overlap_is_of_the_first_node_alone():
-  p, q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]
-  draft = draft_of([0, 1], [0, 1], 2, [q, p])
-  assert verify.overlap(draft, scores_of(p, q, q)) == pytest.approx(0.6)
-  chosen = draft_of([1, 0], [0, 1], 2)
-  assert verify.overlap(chosen, scores_of(p, q, q)) == pytest.approx(0.3)
-  none = draft_of(np.zeros(0, int), np.zeros(0, int), 0)
-  assert verify.overlap(none, scores_of(p)) == 0
 
 
 def test_a_verdict_judges_and_draws_with_coins_of_their_own():
