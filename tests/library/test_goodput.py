@@ -368,9 +368,10 @@ def test_a_draft_that_returns_has_read_the_texts():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('float64')
 def test_counts_are_those_of_all_lengths():
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=SWITCHING)
-  held = opened(policy, rows=2)
+  held = opened(policy)
   numbers = [held.submit(request(n, 1.0)) for n in range(2)]
   found = models.finish(held)
   last = {n: found[n][-1].counts for n in numbers}

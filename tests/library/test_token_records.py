@@ -102,9 +102,13 @@ def check(prompt, text, found, count, tolerance, **options):
 
 
 @pytest.mark.parametrize(
-  'name', ['chain', slow('plain'), slow('block'), slow('tree')]
+  ('name', 'wide'),
+  [
+    ('chain', True),
+    slow('chain', False),
+    *(slow(name, True) for name in ('plain', 'block', 'tree')),
+  ],
 )
-@pytest.mark.parametrize('wide', [True, slow(False)])
 def test_they_are_those_of_a_full_pass_over_the_text(name, wide):
   """In float64 they are rounded once, to float32."""
   with jax.enable_x64(wide):
