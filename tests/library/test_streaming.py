@@ -42,9 +42,14 @@ def joined(found, name):
 
 
 @pytest.mark.parametrize(
-  'name', models.slow_unless(['draft'], ['draft', 'lookup', 'plain', 'tree'])
+  ('name', 'temperature'),
+  [
+    ('draft', 0.0),
+    ('draft', 0.9),
+    pytest.param('plain', 0.9, marks=pytest.mark.slow),
+    pytest.param('tree', 0.9, marks=pytest.mark.slow),
+  ],
 )
-@pytest.mark.parametrize('temperature', [0.0, 0.9])
 def test_a_stream_is_the_text_of_decode(target, drafters, name, temperature):
   options = {'temperature': temperature, 'seed': 3, 'repetition_penalty': 1.1}
   whole = specjax.decode(target, drafters[name], PROMPT, **given(options))

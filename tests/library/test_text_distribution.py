@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.drafters import cascade, counts, lm, ngram, plain
+from specjax.drafters import cascade, lm, ngram
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
 from specjax.models import table
@@ -52,19 +52,17 @@ SETTINGS = (
 PREDICTED = (3, 1, 0, 2, 1, 1, 3)
 
 DRAFTERS = {
-  'plain': plain.make(),
   'lm, K = 2': lm.make(MODEL, 2),
   'lm with a stop, K = 4': lm.make(MODEL, 4, policies.confidence(0.3)),
   'ngram, K = 3': ngram.make(3),
-  'counts, K = 2': counts.make(2),
 }
 TESTS = len(DRAFTERS) + 4  # and accepted lengths, three of the table
 LEVEL = 1e-4 / TESTS
 
 
 def params_of(name: str) -> Params:
-  draft = {'l': models.near(MODEL, 0), 'c': models.tables(VOCAB)}
-  return Params(models.weights(MODEL, 0), draft.get(name[0]))
+  draft = models.near(MODEL, 0) if name.startswith('lm') else None
+  return Params(models.weights(MODEL, 0), draft)
 
 
 @functools.cache
