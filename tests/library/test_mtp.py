@@ -126,7 +126,7 @@ def load(tmp_path_factory):
 
   @functools.cache
   def one(kind):
-    return specjax.load(str(write(folder / kind, kind)))
+    return specjax.load(str(write(folder / kind, kind)), layout='whole')
 
   return one
 
