@@ -237,7 +237,7 @@ def load(
   """
   shape.check(target, options)  # Before anything is read.
   check_path(path, 'a language model')
-  narrowed_to(window, sinks)
+  narrowed_to(window, sinks, target.model.config.max_positions)
   kept = Reduction(vocabulary, frequencies).choose(target)
   other = compare(target, path)
   model, params = read(

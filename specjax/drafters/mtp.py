@@ -305,7 +305,8 @@ def load(
   """
   del path
   shape.check(target, options)
-  narrowed = narrowed_to(window, sinks)
+  positions = target.model.config.max_positions
+  narrowed = narrowed_to(window, sinks, positions)
   kept = Reduction(vocabulary, frequencies).choose(target)
   read = modules.keep_tokens(_read(target, read_as, dtype), target, kept)
   head = dataclasses.replace(read.head, narrowed=narrowed)

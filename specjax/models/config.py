@@ -197,11 +197,12 @@ class Narrowed:
     check_number('sinks', self.sinks, 0)
 
 
-def narrowed_to(window: int, sinks: int) -> Narrowed | None:
+def narrowed_to(window: int, sinks: int, positions: int) -> Narrowed | None:
   """Returns the view that options of a drafter choose; a window of 0 is none.
 
   Raises:
-    ValueError: there is no such window, or sinks without one.
+    ValueError: there is no such window, or sinks without one or beyond the
+      positions.
   """
   check_number('window', window, 0)
   if not window and sinks:
@@ -209,6 +210,7 @@ def narrowed_to(window: int, sinks: int) -> Narrowed | None:
       f'sinks is {sinks}, but without a window all tokens are seen: give '
       'window, too, or leave sinks out'
     )
+  check_number('sinks', sinks, 0, positions)
   return Narrowed(window, sinks) if window else None
 
 
@@ -355,8 +357,6 @@ class TransformerConfig:
       raise ValueError(
         'an encoder-decoder can have neither parallel layers nor windows'
       )
-    if self.narrowed is not None:
-      check_number('sinks', self.narrowed.sinks, 0, self.max_positions)
 
   @property
   def learned_positions(self) -> bool:

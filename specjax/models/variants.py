@@ -97,7 +97,7 @@ def narrow(model: Model, window: int, sinks: int = 0) -> Model:
   Raises:
     ValueError: there is no such window, or sinks without one.
   """
-  narrowed = narrowed_to(window, sinks)
+  narrowed = narrowed_to(window, sinks, model.config.max_positions)
   if narrowed is None:
     return model
   if model.config.encoder is not None:

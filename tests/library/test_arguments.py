@@ -176,6 +176,9 @@ early_exit.load(HOST, layers=1, sinks=4)
 lm.load(HOST, PAIR('draft-64'), window=-1) => window must be ... at least 0
 lm.load(HOST, PAIR('draft-64'), sinks=1) => sinks is 1, but without a window
 eagle.load(HOST, 'nowhere', sinks=1) => sinks is 1, but without a window
+eagle.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
+lm.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
+mtp.load(HOST, window=9, sinks=512) => sinks must be ... below 512
 medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
 
 cascade.make(TABLE, CHAIN, 0) => depth must be at least 1, got 0

@@ -193,7 +193,8 @@ def load(
       f'inner must be a function of a target, or in a config a Candidate, got '
       f'{inner!r}'
     )
-  narrowed = narrowed_to(window, sinks)
+  positions = target.model.config.max_positions
+  narrowed = narrowed_to(window, sinks, positions)
   if not path and narrowed is not None:
     return _of_target(target, inner, dtype, window, sinks)
   check_path(path, 'a language model')

@@ -212,7 +212,8 @@ def load(
       has not, or no such window.
   """
   shape.check(target, options)
-  narrowed = narrowed_to(window, sinks)
+  positions = target.model.config.max_positions
+  narrowed = narrowed_to(window, sinks, positions)
   kept = Reduction(vocabulary, frequencies).choose(target)
   read = _read(target, path, read_as, dtype)
   loaded, _, head = modules.keep_tokens(read, target, kept)
