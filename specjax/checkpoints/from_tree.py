@@ -88,7 +88,7 @@ def from_pytree(
   tensors = loading._rename(tensors, family, made, sources)
   loading._check_names(_TREE, family, made, sources, tensors)
   stored = max(tensors.values(), key=lambda x: math.prod(x.shape)).dtype
-  dtype = resolve(dtype, STORED[stored])
+  dtype = resolve(dtype, STORED.get(stored, 'float32'))
   params = parameters.read_parameters(sources, shapes, tensors, dtype)
   nested = flax.traverse_util.unflatten_dict(params, sep='/')
   form = devices.FORMS.get(jax.default_backend(), devices.CPU)

@@ -268,7 +268,7 @@ def _choose(field: str, value: Any, *choices: Any) -> Any:
   if given not in choices:
     listed = ', '.join(map(repr, choices))
     raise ValueError(f'{field} = {value!r}, of which {listed} can be read')
-  return given
+  return choices[choices.index(given)]
 
 
 def _object(config: Mapping[str, Any], field: str) -> Mapping[str, Any]:
@@ -467,7 +467,7 @@ def split(
   )
   config = config if isinstance(config, Mapping) else {}
   method = config.get('quant_method')
-  if method not in METHODS:
+  if not isinstance(method, str) or method not in METHODS:
     raise CheckpointError(
       f'{file}: unsupported quantization_config with quant_method {method!r}; '
       f'{remedy}'
@@ -501,6 +501,11 @@ def _listed(config: Mapping[str, Any]) -> list[str]:
       isinstance(x, str) for x in value
     ):
       raise ValueError(f'{field} = {value!r}, which must be a list of names')
+    for entry in value:
+      try:
+        re.compile(entry[3:] if entry.startswith('re:') else '')
+      except re.error as error:
+        raise ValueError(f'{field} with {entry!r} ({error})') from error
     found += value
   return found
 
@@ -601,7 +606,7 @@ def _fit(layout: Layout, weight: str, parts: dict[str, Tensor]) -> Quantized:
     expected[layout.zero_axis] = -(-expected[layout.zero_axis] // each)
     fits = list(zero.shape) == expected
     fits |= zero.shape == scale.shape and each == 1
-    if not fits or zero.dtype not in ('I32', 'I8', 'U8'):
+    if not fits or zero.dtype not in ('I32', 'I8', 'U8', *_FP8):
       raise refuse(zero, 'a zero for each block')
   order = parts.get('order')
   if order is not None and order.shape != (axes[layout.axis],):

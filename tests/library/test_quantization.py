@@ -99,11 +99,14 @@ def fp8(shape, seed, form, scale_dtype=np.float32):
     'channel': (shape[0], 1),
     'tensor': (1, 1),
   }[form]
-  scales = x.scales((rows, columns), scale_dtype)
+  scales = x.scales((rows, columns), np.float32).astype(scale_dtype)
+  if scale_dtype == np.uint8:  # powers of two
+    scales = x.random.integers(118, 125, scales.shape).astype(np.uint8)
   weight = np.vectorize(e4m3)(q).astype(np.float32)
   for i, j in np.ndindex(shape):
     at = {'block': (i // 32, j // 20), 'channel': (i, 0), 'tensor': (0, 0)}
-    weight[i, j] *= np.float32(scales[at[form]])
+    scale = float(scales[at[form]])
+    weight[i, j] *= 2.0 ** (scale - 127) if scale_dtype == np.uint8 else scale
   stored = q.astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
   return weight, stored, scales if form != 'tensor' else scales.reshape(())
 
@@ -195,6 +198,14 @@ GPTQ = {'quant_method': 'gptq', 'bits': 4, 'group_size': GROUP}
 FOUR = {'num_bits': 4, 'type': 'int', 'group_size': GROUP}
 FORMATS = {
   'fp8': (BLOCK, named_fp8('scale_inv', 'block')),
+  'fp8-exponents': (
+    BLOCK | {'scale_fmt': 'ue8m0'},
+    named_fp8('scale_inv', 'block', np.uint8),
+  ),
+  'fp8-bytes': (
+    BLOCK,
+    named_fp8('scale_inv', 'block', ml_dtypes.float8_e8m0fnu),
+  ),
   'fp8-tensor': (
     {'quant_method': 'fp8', 'activation_scheme': 'static'},
     named_fp8('scale', 'tensor'),
@@ -413,6 +424,8 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
       for x in ('bitsandbytes', 'hqq', 'aqlm', 'auto-round', 'modelopt')
     ),
     ({'bits': 4}, 'quant_method'),
+    ({'quant_method': ['fp8']}, 'quant_method'),
+    (BLOCK | {'ignore': ['re:(']}, 'ignore'),
     ('fp8', 'quantization_config'),
     (BLOCK | {'weight_block_size': [128]}, 'weight_block_size'),
     (BLOCK | {'expert_dtype': 'fp4'}, 'expert_dtype'),
