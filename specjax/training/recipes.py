@@ -495,6 +495,11 @@ class Heads(Training):
       'above 1 together, lower one',
     )
     need(
+      self.devices == 1 or not self.own_share,
+      f'own_share is {self.own_share}, but texts are written on one device: '
+      'leave it at 0, or devices at 1',
+    )
+    need(
       not (self.own_share and self.has_examples),
       f'own_share is {self.own_share}, but examples.prompts.path names the '
       'texts: leave one out',

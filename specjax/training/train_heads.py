@@ -212,7 +212,8 @@ def batches(
   if m.examples is not None:
     return from_examples(m)
   x, o = m.recipe, m.recipe.optimization
-  written, own = (round(s * o.batch) for s in (x.share, x.own_share))
+  written = round(x.share * o.batch)
+  own = min(round(x.own_share * o.batch), o.batch - written)
   left = o.batch - written - own
   texts = write_target_texts(m) if written else None
   write = own_texts(m, model) if own else None

@@ -264,7 +264,13 @@ def test_a_draft_that_learns_from_its_own_text_resumes(root):
   assert_equal_weights(root / 'one', root / 'two')
   first, second, _ = (np.load(texts / s / '000000.npy') for s in steps)
   assert (first != second).any()
-  m = generated.gather(draft(root, 'two'))
+  # Halves of three windows are rounded to two and one.
+  x = draft(root, 'two', share=0.5, own_share=0.5)
+  x.optimization.batch = 3
+  train_heads.check(x)
+  m = generated.gather(x)
+  model = train_heads.make(x, m.target).model
+  assert train_heads.batches(m, model)(4, None)['tokens'].shape == (3, 16)
   shutil.rmtree(texts / '000002')
   with pytest.raises(UserError, match='000002 is missing'):
     train_heads.own_texts(m, tiny.model(32, 1))(3, None)
@@ -292,6 +298,8 @@ def test_a_head_writes_no_text_of_its_own(root):
   x = recipe(root, 'alone', share=0.0, own_share=1.0, own_texts=TEXTS)
   with pytest.raises(UserError, match='own_share'):
     train_heads.main(x)
+  with pytest.raises(UserError, match=r'^own_share .* devices at 1'):
+    draft(root, 'split', devices=2).check()
 
 
 def test_a_record_forgets_what_is_done_again(tmp_path):

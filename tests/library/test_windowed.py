@@ -79,14 +79,6 @@ def test_a_window_of_the_whole_text_is_none_bit_for_bit(sinks, tree):
   jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-@pytest.mark.slow
-def test_a_window_of_the_whole_text_is_always_accepted(float64):
-  drafter = chain.make(windowed.walk(TARGET, SLOTS, 2), DEPTH)
-  spec = Spec(TARGET, drafter, verify.token)
-  params = Params(models.double(models.target_weights()), None)
-  models.always_accepted(spec, params)
-
-
 @pytest.mark.parametrize(
   'tree', [False, pytest.param(True, marks=pytest.mark.slow)]
 )
