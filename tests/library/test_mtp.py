@@ -22,10 +22,10 @@ from tests.library.test_published_eagle import check_along_a_text
 from tests.support import family_outputs, models
 from tests.support.heads_in_numpy import rms_norm, rotate, silu, softmax
 
-E, H, G, D, MLP, V = 24, 4, 2, 8, 20, 48
-EXPERTS, CHOSEN, EXPERT, SHARED = 5, 3, 12, 14
+E, H, G, V = 24, 4, 2, 48
+EXPERTS, CHOSEN = 5, 3
 TEXT = np.random.default_rng(1).integers(0, V, 40).astype(np.int32)
-# Each of a target whose checkpoint is stored: names of what is not the layer's.
+# Before the layer's names, and the names of what joins and ends it.
 QWEN = (
   'mtp.layers.0.', 'mtp.pre_fc_norm_embedding', 'mtp.pre_fc_norm_hidden',
   'mtp.fc', 'mtp.norm',
@@ -48,58 +48,40 @@ NAMES = {
 }
 
 
+# The layers of the target that it is like: what attends, and the MLP.
+LIKE = {
+  'qwen3_5_text': (1, 1),
+  'qwen3_next': (1, 0),
+  'mimo': (0, 0),
+  'deepseek_v3': (1, 1),
+}
+
+
+def stored_of(kind: str) -> family_outputs.Reference:
+  """The stored target of a kind."""
+  return family_outputs.load('qwen2' if kind == 'mimo' else kind)
+
+
 def tensors_of(kind: str) -> dict[str, np.ndarray]:
   """Random weights by their published names."""
   layer, token, feature, join, last = NAMES[kind]
-  random = np.random.default_rng(3)
-  if kind == 'deepseek_v3':
-    before = 'model.layers.1.'
-    made = {
-      name.replace(before, layer): 0.7 * x + 0.1 * random.normal(size=x.shape)
-      for name, x in family_outputs.load(kind).tensors.items()
-      if name.startswith(before)
-    }
-    for name in (token, feature, last):
-      made[f'{name}.weight'] = 1 + 0.3 * random.normal(size=E)
-    made[f'{join}.weight'] = random.normal(size=(E, 2 * E)) / E**0.5
-    return {name: x.astype(np.float16) for name, x in made.items()}
-  gated = kind != 'mimo'
-  head = D if gated else E // H
-  shapes = {
-    'input_layernorm': (E,),
-    'post_attention_layernorm': (E,),
-    'self_attn.q_proj': (H * head * (1 + gated), E),
-    'self_attn.k_proj': (G * head, E),
-    'self_attn.v_proj': (G * head, E),
-    'self_attn.o_proj': (E, H * head),
-  }
-  if gated:
-    shapes |= {f'self_attn.{x}_norm': (head,) for x in 'qk'}
-  mlps = {'mlp': MLP}
-  if kind == 'qwen3_next':
-    mlps = {f'mlp.experts.{i}': EXPERT for i in range(EXPERTS)}
-    mlps |= {'mlp.shared_expert': SHARED}
-    shapes |= {'mlp.gate': (EXPERTS, E), 'mlp.shared_expert_gate': (1, E)}
-  for name, width in mlps.items():
-    shapes |= {f'{name}.{x}_proj': (width, E) for x in ('gate', 'up')}
-    shapes[f'{name}.down_proj'] = E, width
-  shapes = {layer + name: shape for name, shape in shapes.items()}
-  shapes |= {token: (E,), feature: (E,), last: (E,), join: (E, 2 * E)}
-  made = {
-    f'{name}.weight': 0.3 * random.normal(size=shape) + (not gated)
-    if len(shape) == 1
-    else 1.5 * random.normal(size=shape) / np.sqrt(shape[-1])
-    for name, shape in shapes.items()
-  }
-  for x in () if gated else 'qkv':
-    name = f'{layer}self_attn.{x}_proj'
-    made[f'{name}.bias'] = 0.3 * random.normal(size=shapes[name][0])
+  random, made = np.random.default_rng(3), {}
+  attends, mlp = (f'model.layers.{i}.' for i in LIKE[kind])
+  for name, x in sorted(stored_of(kind).tensors.items()):
+    before = mlp if '.mlp.' in name else attends
+    if name.startswith(before):
+      noise = 0.2 * random.normal(size=x.shape)
+      made[name.replace(before, layer)] = x + noise
+  for name in (token, feature, last):
+    one = 0 if 'qwen3' in kind else 1
+    made[f'{name}.weight'] = one + 0.3 * random.normal(size=E)
+  made[f'{join}.weight'] = 1.5 * random.normal(size=(E, 2 * E)) / E**0.5
   return {name: x.astype(np.float16) for name, x in made.items()}
 
 
 def write(folder, kind: str, left_out: str = '\n', **tensors):
   """Writes a target with its next-token layer; returns its directory."""
-  stored = family_outputs.load('qwen2' if kind == 'mimo' else kind)
+  stored = stored_of(kind)
   config = stored.config
   if kind == 'mimo':
     config = config | {
@@ -121,7 +103,7 @@ def write(folder, kind: str, left_out: str = '\n', **tensors):
 
 @pytest.fixture(scope='module')
 def load(tmp_path_factory):
-  """The target of a kind, and its directory."""
+  """Loads the target of a kind, once."""
   folder = tmp_path_factory.mktemp('targets')
 
   @functools.cache
@@ -232,7 +214,7 @@ class Restated:
 
 
 class RestatedByModel(Restated):
-  """The same of a layer that is read as a model of one layer."""
+  """A next-token layer whose decoder layer is read as a model of its own."""
 
   def __init__(self, kind, target, folder):
     super().__init__(kind, target)
@@ -243,7 +225,7 @@ class RestatedByModel(Restated):
     layer = {
       name.replace(own, first): x
       for name, x in tensors_of(kind).items()
-      if f'{name.rpartition(".")[0]}' not in self.names
+      if name.removesuffix('.weight') not in self.names
     }
     rest = {n: x for n, x in stored.tensors.items() if '.layers.' not in n}
     alone = stored._replace(config=config, tensors=rest | layer).write(folder)
