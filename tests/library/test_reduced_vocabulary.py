@@ -109,12 +109,10 @@ def test_greedy_texts_are_those_of_the_target(target, load, name):
   texts = ['def fib(n):', 'import os\n']
   options = {'vocabulary': 256, 'frequencies': COUNTS}
   drafter = load(target, pair.path(name), **options)
-  whole = load(target, pair.path(name))
   plain = specjax.decode(target, None, texts, new_tokens=24)
   made = specjax.decode(target, drafter, texts, gamma=2, new_tokens=24)
-  before = specjax.decode(target, whole, texts, gamma=2, new_tokens=24)
-  assert made.texts == plain.texts == before.texts
-  assert 1 < made.tau <= before.tau + 0.5
+  assert made.texts == plain.texts
+  assert made.tau > 1
 
 
 def test_a_head_may_be_read_before_the_weights_of_its_target(target):
