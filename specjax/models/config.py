@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -114,6 +115,30 @@ class GatedDelta:
   def channels(self) -> int:
     """Entries that the convolution sees: queries, keys and values."""
     return 2 * self.keys + self.values
+
+
+@dataclasses.dataclass(frozen=True)
+class ShortConv:
+  """Layers that convolve a few tokens in place of attention (LFM2).
+
+  Attributes:
+    layers: which they are, from 0.
+    channels: entries of a token that are convolved.
+    kernel: tokens that the convolution sees, the token itself included.
+    bias: whether the convolution and the maps around it have biases.
+  """
+
+  layers: tuple[int, ...]
+  channels: int
+  kernel: int
+  bias: bool = False
+
+  # What they keep is the last tokens alone, beside a state of no entries.
+  key_heads: ClassVar[int] = 1
+  value_heads: ClassVar[int] = 1
+  key_dim: ClassVar[int] = 0
+  value_dim: ClassVar[int] = 0
+  values: ClassVar[int] = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,7 +345,7 @@ class TransformerConfig:
   head_bias: bool = False
   encoder: Encoder | None = None
   experts: Experts | None = None
-  recurrent: GatedDelta | None = None
+  recurrent: GatedDelta | ShortConv | None = None
   latent: Latent | None = None
   attention_gate: bool = False
   qkv_bias: bool = False

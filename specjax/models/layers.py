@@ -9,11 +9,11 @@ from specjax import native
 from specjax.models import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
-from specjax.models.config import TransformerConfig
+from specjax.models.config import ShortConv, TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.latent import LatentHeads
 from specjax.models.linear import Linear
-from specjax.models.recurrent import GatedDeltaLayer
+from specjax.models.recurrent import GatedDeltaLayer, ShortConvLayer
 from specjax.types import KV
 
 
@@ -142,13 +142,15 @@ class Layer(nn.Module):
   def _remember(self, x, cache, mask, flight, at):
     """Returns the output [B, T, E] of a layer with a state, and its block."""
     c = self.config
-    mixer = GatedDeltaLayer(
-      c.recurrent,
-      c.width,
-      c.norm_eps,
-      (2 * c.num_layers * c.width) ** -0.5,
-      c.device.rows,
-      name='mixer',
+    common = {
+      'scale': (2 * c.num_layers * c.width) ** -0.5,
+      'rows': c.device.rows,
+      'name': 'mixer',
+    }
+    mixer = (
+      ShortConvLayer(c.recurrent, c.width, **common)
+      if isinstance(c.recurrent, ShortConv)
+      else GatedDeltaLayer(c.recurrent, c.width, c.norm_eps, **common)
     )
     return mixer(x, cache, mask, flight, at)
 

@@ -14,7 +14,8 @@ row sees its ancestors: so a tree is a mask here, too.
                 e^(G_i - G_j) (k_i k_j) u_j),   G_i: sum of g along its path
 
 What a row leaves in flight is k, u, g and G. S after an accepted path is a sum
-over its rows, and nothing is ever rolled back.
+over its rows, and nothing is ever rolled back. Layers that only convolve (LFM2)
+keep the last inputs of their convolution, and S has no entries.
 """
 
 import functools
@@ -24,13 +25,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from specjax.models.config import GatedDelta
+from specjax.models.config import GatedDelta, ShortConv
 from specjax.models.linear import Linear
 from specjax.types import Recurrence, RecurrentRows
 
 # A TPU would multiply in 16 bits.
 _einsum = functools.partial(jnp.einsum, precision='highest')
 _GRAIN = 256  # of a decay's coarse part, in 1: sums of these are exact
+Sizes = GatedDelta | ShortConv
 
 
 def _apart(rows: jax.Array, others: jax.Array) -> jax.Array:
@@ -42,14 +44,14 @@ def _wide(dtype: Any) -> Any:
   return jnp.promote_types(dtype, jnp.float32)
 
 
-def empty(sizes: GatedDelta, batch: int, dtype: Any) -> Recurrence:
+def empty(sizes: Sizes, batch: int, dtype: Any) -> Recurrence:
   """Returns the state of a layer before a text."""
   shape = batch, sizes.value_heads, sizes.key_dim, sizes.value_dim
   last = batch, sizes.kernel - 1, sizes.channels
   return Recurrence(jnp.zeros(shape, _wide(dtype)), jnp.zeros(last, dtype))
 
 
-def open_rows(before: Recurrence, sizes: GatedDelta, rows: int):
+def open_rows(before: Recurrence, sizes: Sizes, rows: int):
   """Returns a block in flight of so many rows, behind a state."""
   wide, (batch, heads) = before.state.dtype, before.state.shape[:2]
   numbers = jnp.zeros((batch, rows, heads, 2), wide)
@@ -72,6 +74,29 @@ def put(rows: RecurrentRows, new: RecurrentRows, at: Any) -> RecurrentRows:
     rows,
     new,
   )
+
+
+def _begin(sizes, before, flight, at, mask, **known):
+  """Puts what is known of T new rows into the block in flight.
+
+  Args:
+    sizes: of the layer.
+    before: state of the text.
+    flight: the block so far; None: these rows are all of it.
+    at: row of the block where they go.
+    mask: [B, T, N] ancestors of each row, itself included.
+    **known: fields of the rows.
+
+  Returns:
+    The block, the new rows, and where they begin.
+  """
+  count = mask.shape[1]
+  if flight is None:
+    flight, at = open_rows(before, sizes, count), 0
+  # What is not known of them yet is 0: an older block may have left more.
+  new = open_rows(before, sizes, count)
+  new = new._replace(depth=mask.sum(-1) - 1, **known)
+  return put(flight, new, at), new, at
 
 
 def advance(
@@ -109,19 +134,30 @@ def _unit(x: jax.Array) -> jax.Array:
   return x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
-def _convolve(weight, before, inputs, depth, at_depth, mask):
+def _declare(module, name, shape, start=nn.initializers.ones):
+  whole = nn.with_logical_partitioning(start, (None,) * len(shape))
+  return module.param(name, whole, shape)
+
+
+def _kernel(module):
+  """The weight [C, 1, W] of a convolution."""
+  s = module.sizes
+  shape = s.channels, 1, s.kernel
+  return _declare(module, 'conv', shape, nn.initializers.normal(0.5))
+
+
+def _convolve(weight, before, depth, block, mask):
   """Convolves each row with its ancestors [B, T, C].
 
   Args:
     weight: [C, 1, W], of the token itself at the end.
     before: [B, W - 1, C] inputs of the text.
-    inputs: [B, N, C] of the block.
     depth: [B, T] ancestors of each row, itself left out.
-    at_depth: [B, N] the same of the whole block.
+    block: N rows in flight.
     mask: [B, T, N] ancestors of each row, itself included.
   """
-  width = weight.shape[2]
-  seen = jnp.concatenate([before.astype(inputs.dtype), inputs], 1)
+  width, at_depth = weight.shape[2], block.depth
+  seen = jnp.concatenate([before.astype(block.inputs.dtype), block.inputs], 1)
 
   def back(count):
     wanted = depth - count
@@ -132,6 +168,47 @@ def _convolve(weight, before, inputs, depth, at_depth, mask):
 
   parts = (back(width - 1 - i) * weight[:, 0, i] for i in range(width))
   return sum(parts)
+
+
+class ShortConvLayer(nn.Module):
+  """Mixes a token with a few before it, in the place of attention."""
+
+  sizes: ShortConv
+  width: int
+  scale: float  # of the weights of the last map
+  rows: int = 1  # fewest of a product
+
+  @nn.compact
+  def __call__(self, x, before, mask, flight, at):
+    """Returns the output [B, T, E] and the block, as `GatedDeltaLayer`."""
+    s = self.sizes
+    if before is None:
+      before = empty(s, len(x), x.dtype)
+    made = Linear(
+      self.width,
+      (3, s.channels),
+      ('width', None, None),
+      s.bias,
+      self.width**-0.5,
+      self.rows,
+      name='in',
+    )(x)
+    gate, opened, inputs = (made[..., i, :] for i in range(3))
+    block, new, _ = _begin(s, before, flight, at, mask, inputs=gate * inputs)
+    mixed = _convolve(_kernel(self), before.last, new.depth, block, mask)
+    if s.bias:
+      zeros = nn.initializers.zeros
+      mixed += _declare(self, 'conv_b', (s.channels,), zeros)
+    out = Linear(
+      s.channels,
+      (self.width,),
+      (None, 'width'),
+      s.bias,
+      self.scale,
+      self.rows,
+      name='out',
+    )
+    return out(opened * mixed), block
 
 
 class GatedDeltaLayer(nn.Module):
@@ -159,17 +236,8 @@ class GatedDeltaLayer(nn.Module):
     if before is None:
       before = empty(s, batch, x.dtype)
     inputs, z, beta, g = self._project(x)
-    if flight is None:
-      flight, at = open_rows(before, s, count), 0
-    depth = mask.sum(-1) - 1
-    # What is not known of them yet is 0: an older block may have left more.
-    new = open_rows(before, s, count)
-    new = new._replace(decay=g, depth=depth, inputs=inputs)
-    block = put(flight, new, at)
-    conv = self._declare(
-      'conv', (s.channels, 1, s.kernel), nn.initializers.normal(0.5)
-    )
-    mixed = _convolve(conv, before.last, block.inputs, depth, block.depth, mask)
+    block, new, at = _begin(s, before, flight, at, mask, decay=g, inputs=inputs)
+    mixed = _convolve(_kernel(self), before.last, new.depth, block, mask)
     q, k, v = jnp.split(
       nn.silu(mixed).astype(wide), (s.keys, 2 * s.keys), axis=-1
     )
@@ -181,7 +249,7 @@ class GatedDeltaLayer(nn.Module):
     block = put(block, new._replace(keys=k, total=total), at)
     y, updates = _mix(s, before.state, block, mask, at, q, k, v, beta, total)
     block = block._replace(updates=updates)
-    scale = self._declare('norm', (s.value_dim,))
+    scale = _declare(self, 'norm', (s.value_dim,))
     y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.norm_eps)
     y = (y.astype(x.dtype) * scale).astype(wide) * nn.silu(z.astype(wide))
     out = Linear(
@@ -194,10 +262,6 @@ class GatedDeltaLayer(nn.Module):
       name='out',
     )
     return out(y.reshape(batch, count, -1).astype(x.dtype)), block
-
-  def _declare(self, name, shape, start=nn.initializers.ones):
-    whole = nn.with_logical_partitioning(start, (None,) * len(shape))
-    return self.param(name, whole, shape)
 
   def _project(self, x):
     """Inputs of the convolution, gates z, beta and the logarithm of decays."""
@@ -228,8 +292,8 @@ class GatedDeltaLayer(nn.Module):
       b, a = jnp.split(linear('rates', (2 * s.value_heads,)), 2, -1)
     *parts, z, b, a = (y.reshape(*x.shape[:2], -1) for y in (*parts, b, a))
     wide, numbers = _wide(x.dtype), (s.value_heads,)
-    rate = self._declare('rate', numbers, nn.initializers.zeros).astype(wide)
-    shift = self._declare('shift', numbers).astype(wide)
+    rate = _declare(self, 'rate', numbers, nn.initializers.zeros).astype(wide)
+    shift = _declare(self, 'shift', numbers).astype(wide)
     g = -jnp.exp(rate) * nn.softplus(a.astype(wide) + shift)
     coarse = jnp.round(g * _GRAIN) / _GRAIN
     g = jnp.stack([coarse, g - coarse], -1)

@@ -14,7 +14,7 @@ from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import prefill, recurrent, transformer
 from specjax.models.check import check_model
-from specjax.models.config import GatedDelta
+from specjax.models.config import GatedDelta, ShortConv
 from specjax.requests import pool, request_sampling
 from specjax.stats import fit_tests
 from specjax.types import Params, Recurrence, Spec
@@ -178,6 +178,19 @@ def test_a_row_that_is_filled_again_begins_with_no_state(float64):
     held.submit(pool.Request(prompt, 24, generate.row_keys(0, [i]), values))
   texts = models.texts_of(held)
   assert [tuple(texts[i]) for i in range(len(PROMPTS))] == plain_texts()
+
+
+def test_of_layers_that_convolve_the_last_inputs_are_kept():
+  """Along a path, of rows that lie elsewhere in the block."""
+  sizes = ShortConv((0,), 2, kernel=3)
+  before = recurrent.empty(sizes, 2, jnp.float32)
+  before = before._replace(last=jnp.arange(-8.0, 0).reshape(2, 2, 2))
+  rows = recurrent.open_rows(before, sizes, 4)
+  rows = rows._replace(inputs=jnp.arange(16.0).reshape(2, 4, 2))
+  path = jnp.array([[0, 2, 3]] * 2)
+  after = recurrent.advance(before, rows, path, jnp.array([1, 3]))
+  assert after.last.tolist() == [[[-6, -5], [0, 1]], [[12, 13], [14, 15]]]
+  assert after.state.size == 0
 
 
 def test_what_is_in_flight_is_small():

@@ -38,7 +38,13 @@ from specjax.drafters.ngram import retrieval
 from specjax.drafters.shapes import chain, dynamic_tree, policies, static_tree
 from specjax.loop import generate
 from specjax.models import linear, low_bits, transformer, variants
-from specjax.models.config import Experts, GatedDelta, Latent, Narrowed
+from specjax.models.config import (
+  Experts,
+  GatedDelta,
+  Latent,
+  Narrowed,
+  ShortConv,
+)
 from specjax.types import Drafter, Params, Spec
 from tests.support import tiny as builder
 
@@ -82,6 +88,7 @@ CHOICES = {
     experts=Experts(count=3, chosen=2, width=12, dense=(1,), shared=8),
   ),
   'latents': dict(
+    recurrent=ShortConv((0,), 8, kernel=3, bias=True),
     latent=Latent(rank=6, turned=2, keys=4, values=3, queries=5),
     rotary_dim=2,
     experts=Experts(

@@ -64,7 +64,7 @@ def build(name: str, seed: int, **options):
         x *= (3.0 if large else 1.5) * p.shape[-1] ** -0.5
       p.copy_(x.half().float())
     for key, p in model.named_buffers():
-      if key.endswith('e_score_correction_bias'):
+      if key.endswith(('e_score_correction_bias', 'expert_bias')):
         p.copy_((0.3 * torch.randn_like(p)).half().float())
   return model.eval()
 

@@ -161,6 +161,7 @@ STORED = (
   'qwen3_5_text',
   'deepseek_v2',
   'deepseek_v3',
+  'lfm2',
 )
 
 # Models that see images, of which the text is read.
@@ -359,6 +360,9 @@ _LATENT = _SHORT | dict(
   qk_nope_head_dim=6,
   v_head_dim=5,
 )
+_CONVOLVED = _SHORT | dict(
+  num_hidden_layers=3, layer_types=['conv', 'full_attention', 'conv']
+)
 _GROWN = _YARN | dict(mscale=1.0, mscale_all_dim=0.8)
 OPTIONS |= {
   'deepseek_v2': _LATENT
@@ -374,6 +378,10 @@ OPTIONS |= {
   },
   'youtu': _LATENT,
   'glm4_moe': _HALF | _EXPERTS | dict(use_qk_norm=True),
+  'lfm2': _CONVOLVED | dict(block_multiple_of=7),
+  'lfm2_moe': _CONVOLVED
+  | dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8)
+  | dict(num_dense_layers=1, routed_scaling_factor=1.7),
 }
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
@@ -514,6 +522,13 @@ SWITCHES = {
     {'rope_interleave': False, 'attention_bias': True},
   ],
   'youtu': [_UNTIED, {'q_lora_rank': None}],
+  'lfm2': [
+    _UNTIED,
+    {'conv_L_cache': 2, 'conv_bias': True},
+    {'block_auto_adjust_ff_dim': False, 'layer_types': None},
+    {'block_ffn_dim_multiplier': 1.5},
+  ],
+  'lfm2_moe': [{'norm_topk_prob': False}],
   'glm4_moe': [
     {'use_qk_norm': False},
     {'attention_bias': True},

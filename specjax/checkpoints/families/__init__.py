@@ -48,6 +48,7 @@ from specjax.checkpoints.families.interleaved import (
   GLM4,
   HELIUM,
 )
+from specjax.checkpoints.families.lfm2 import LFM2, LFM2_MOE
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
 from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3, OLMOE
 from specjax.checkpoints.families.qwen import (
@@ -117,6 +118,8 @@ FAMILIES = {
     GLM4_MOE_LITE,
     GLM4_MOE,
     YOUTU,
+    LFM2,
+    LFM2_MOE,
     T5,
   )
 }

@@ -223,21 +223,11 @@ def _first_row(default: int) -> Row:
 _DENSE, _SPARSE = 'dense', 'sparse'
 
 
-def _types(value):
-  known = _DENSE, _SPARSE
-  if not isinstance(value, list) or not all(x in known for x in value):
-    raise ValueError(f'a list of {" and ".join(map(repr, known))}')
-  return value
-
-
 def _read_types(rest, known):
   layers = known['num_layers']
   usual = [_DENSE, *[_SPARSE] * (layers - 1)]
-  types = take(rest, 'mlp_layer_types', _types, usual)
-  if len(types) != layers:
-    raise ValueError(
-      f'mlp_layer_types has {len(types)} entries for {layers} layers'
-    )
+  kinds = values.of_layers(layers, _DENSE, _SPARSE)
+  types = take(rest, 'mlp_layer_types', kinds, usual)
   dense = [i for i in range(layers) if types[i] == _DENSE]
   _agree(_FIRST, take(rest, _FIRST, values.index, len(dense)), len(dense))
   return _without_experts(known, dense)

@@ -30,13 +30,6 @@ _SHARED = 'model.layers.{}.mlp.shared_expert'
 _STATE, _ATTENTION = 'linear_attention', 'full_attention'
 
 
-def _types(value):
-  known = _STATE, _ATTENTION
-  if not isinstance(value, list) or not all(x in known for x in value):
-    raise ValueError(f'a list of {" and ".join(map(repr, known))}')
-  return value
-
-
 def _state_row(by_head: bool) -> Row:
   """Row of the layers with a state.
 
@@ -55,11 +48,8 @@ def _state_row(by_head: bool) -> Row:
     every = take(rest, 'full_attention_interval', values.size, 4)
     layers = range(known['num_layers'])
     usual = [_ATTENTION if (i + 1) % every == 0 else _STATE for i in layers]
-    types = take(rest, 'layer_types', _types, usual)
-    if len(types) != len(layers):
-      raise ValueError(
-        f'layer_types has {len(types)} entries for {len(layers)} layers'
-      )
+    kinds = values.of_layers(len(layers), _STATE, _ATTENTION)
+    types = take(rest, 'layer_types', kinds, usual)
     states = tuple(i for i in layers if types[i] == _STATE)
     sizes = {
       field: take(rest, name, values.size, default)
@@ -70,7 +60,7 @@ def _state_row(by_head: bool) -> Row:
 
   def write(config):
     made = config.recurrent
-    if made is None or made.by_head != by_head:
+    if not isinstance(made, GatedDelta) or made.by_head != by_head:
       raise ValueError(f'recurrent = {made}')
     written = {name: getattr(made, field) for name, (field, _) in names.items()}
     types = [

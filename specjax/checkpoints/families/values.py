@@ -221,11 +221,13 @@ def window_row(default: int | None, switch: bool = False) -> Row:
   return Row(read, write)
 
 
-def _decode_types(layers):
+def of_layers(count: int, *known: str) -> Callable[[Any], list[str]]:
+  """Returns a decoder of lists with one of some names for each layer."""
+
   def decode(value):
-    good = isinstance(value, list) and len(value) == layers
-    if not good or not all(kind in (_SLIDING, _FULL) for kind in value):
-      raise ValueError(f'{layers} times {_SLIDING!r} or {_FULL!r}')
+    good = isinstance(value, list) and len(value) == count
+    if not good or not all(name in known for name in value):
+      raise ValueError(f'{count} times {" or ".join(map(repr, known))}')
     return value
 
   return decode
@@ -255,7 +257,8 @@ def window_by_layer_row(
     }
     if switch and not take(rest, 'use_sliding_window', flag, False):
       window = None
-    types = take(rest, 'layer_types', _decode_types(layers), None)
+    kinds = of_layers(layers, _SLIDING, _FULL)
+    types = take(rest, 'layer_types', kinds, None)
     if types is None:
       types = [_SLIDING if pattern(i, given) else _FULL for i in range(layers)]
       if switch and window is None:

@@ -1,0 +1,168 @@
+"""LFM2, with experts and without: most layers convolve a few tokens."""
+
+from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families.llama import (
+  DECODER,
+  SOURCES,
+  epsilon_row,
+  experts_of,
+  like,
+  usual_rows,
+)
+from specjax.checkpoints.families.table import (
+  EXPERT_WAYS,
+  EXPERTS,
+  HEADS,
+  KEEP,
+  LINEAR,
+  WAYS,
+  Row,
+  Tensors,
+  linear,
+  scale,
+)
+from specjax.checkpoints.families.values import take
+from specjax.models.config import Experts, ShortConv
+
+_CONV, _ATTENTION = 'conv', 'full_attention'
+
+
+def _read_conv(rest, known):
+  layers = range(known['num_layers'])
+  attends = take(rest, 'full_attn_idxs', values.layers, tuple(layers))
+  usual = [_ATTENTION if i in attends else _CONV for i in layers]
+  kinds = values.of_layers(len(layers), _CONV, _ATTENTION)
+  types = take(rest, 'layer_types', kinds, usual)
+  made = ShortConv(
+    tuple(i for i in layers if types[i] == _CONV),
+    known['width'],
+    take(rest, 'conv_L_cache', values.size, 3),
+    take(rest, 'conv_bias', values.flag, False),
+  )
+  return {'recurrent': made if made.layers else None}
+
+
+def _write_conv(config):
+  made = config.recurrent
+  if made is not None and not isinstance(made, ShortConv):
+    raise ValueError(f'recurrent = {made}')
+  has_state = map(config.has_state, range(config.num_layers))
+  written = {'layer_types': [_CONV if x else _ATTENTION for x in has_state]}
+  if made is None:
+    return written
+  return written | {'conv_L_cache': made.kernel, 'conv_bias': made.bias}
+
+
+def _read_width(rest, known):
+  """The width of the MLP, which files say before it is adjusted."""
+  width = take(rest, 'block_ff_dim', values.size, known['mlp_width'])
+  multiple = take(rest, 'block_multiple_of', values.size, 256)
+  name = 'block_ffn_dim_multiplier'
+  factor = take(rest, name, values.number, 1.0)
+  if take(rest, 'block_auto_adjust_ff_dim', values.flag, True):
+    width = -(-int(factor * int(2 * width / 3)) // multiple) * multiple
+  return {'mlp_width': width}
+
+
+def _write_width(config):
+  del config  # Its width is that of the row before.
+  return {'block_auto_adjust_ff_dim': False}
+
+
+def _read_old_name(rest, known):
+  del known  # Unused.
+  if 'tie_embedding' in rest:
+    rest['tie_word_embeddings'] = rest.pop('tie_embedding')
+  return {}
+
+
+def _read_experts(rest, known):
+  dense = take(rest, 'num_dense_layers', values.index, 2)
+  experts = Experts(
+    take(rest, 'num_experts', values.size, 32),
+    take(rest, 'num_experts_per_tok', values.size, 4),
+    take(rest, 'moe_intermediate_size', values.size, 1792),
+    take(rest, 'norm_topk_prob', values.flag, True),
+    tuple(range(min(dense, known['num_layers']))),
+    sigmoid=True,
+    scale=take(rest, 'routed_scaling_factor', values.number, 1.0),
+  )
+  return {'experts': experts}
+
+
+def _write_experts(config):
+  experts = experts_of(config)
+  return {
+    'num_experts': experts.count,
+    'num_experts_per_tok': experts.chosen,
+    'moe_intermediate_size': experts.width,
+    'norm_topk_prob': experts.normalize,
+    'num_dense_layers': len(experts.dense),
+    'routed_scaling_factor': experts.scale,
+  }
+
+
+def _rows(*more: Row) -> tuple[Row, ...]:
+  return usual_rows(
+    128000,
+    Row(_read_conv, _write_conv),
+    *more,
+    Row(_read_old_name, lambda config: {}),
+    rotary=rope.rope_row(1e6),
+    epsilon=epsilon_row(1e-5, 'norm_eps'),
+    tied=True,
+    kv_heads=8,
+    intermediate_size=12288,
+  )
+
+
+_LAYER = 'model.layers.{}.'
+_MAPS, _MLP = _LAYER + 'conv.', _LAYER + 'feed_forward.'
+_EXPERT = _MLP + 'experts.{expert}.'
+_UNREAD = """
+  block_dim block_mlp_init_scale block_norm_eps block_out_init_scale
+  block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init num_heads
+"""
+
+LFM2 = like(
+  DECODER,
+  'lfm2',
+  'Lfm2ForCausalLM',
+  rows=_rows(Row(_read_width, _write_width)),
+  fixed={'qk_norm': True},
+  only={'block_use_swiglu': True, 'use_pos_enc': True},
+  harmless=frozenset(_UNREAD.split()),
+  sources={
+    **SOURCES,
+    **scale('model.embedding_norm', 'norm'),
+    **scale(_LAYER + 'operator_norm', 'layer{}/norm1'),
+    **scale(_LAYER + 'ffn_norm', 'layer{}/norm2'),
+    **scale(_LAYER + 'self_attn.q_layernorm', 'layer{}/q_norm'),
+    **scale(_LAYER + 'self_attn.k_layernorm', 'layer{}/k_norm'),
+    **linear('layer{}/out', LINEAR, _LAYER + 'self_attn.out_proj'),
+    **linear('layer{}/mixer/in', HEADS, _MAPS + 'in_proj'),
+    **linear('layer{}/mixer/out', LINEAR, _MAPS + 'out_proj'),
+    'layer{}/mixer/conv': Tensors(KEEP, (_MAPS + 'conv.weight',)),
+    'layer{}/mixer/conv_b': Tensors(KEEP, (_MAPS + 'conv.bias',)),
+    **linear('layer{}/up', WAYS, _MLP + 'w1', _MLP + 'w3'),
+    **linear('layer{}/down', LINEAR, _MLP + 'w2'),
+  },
+)
+
+LFM2_MOE = like(
+  LFM2,
+  'lfm2_moe',
+  'Lfm2MoeForCausalLM',
+  rows=_rows(Row(_read_experts, _write_experts)),
+  only={'use_expert_bias': True},
+  harmless=frozenset(),
+  sources={
+    **LFM2.sources,
+    'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'gate.weight',)),
+    'layer{}/experts/router_shift': Tensors(KEEP, (_MLP + 'expert_bias',)),
+    'layer{}/experts/up': Tensors(
+      EXPERT_WAYS, (_EXPERT + 'w1.weight', _EXPERT + 'w3.weight')
+    ),
+    'layer{}/experts/down': Tensors(EXPERTS, (_EXPERT + 'w2.weight',)),
+  },
+)
