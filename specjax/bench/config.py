@@ -285,6 +285,8 @@ class Certificate:
     drafter: likewise a load function, with the path that it reads behind a
       colon.
     policy: likewise a `policies.Policy`.
+    foreign: likewise a function that verifies drafts for another system; see
+      `certify.foreign`.
   """
 
   name: str = 'certify'
@@ -300,6 +302,7 @@ class Certificate:
   rule: str = ''
   drafter: str = ''
   policy: str = ''
+  foreign: str = ''
 
 
 @dataclasses.dataclass

@@ -78,7 +78,8 @@ class Verdict:
   """The result of a trial.
 
   Attributes:
-    text: 'exact', 'exact, but breaks law N', 'lossy' or 'undecided'.
+    text: 'exact', 'exact, but breaks law N', 'lossy', 'undecided', or of a
+      simulation alone 'not refuted'.
     why: what is wrong; '' where nothing is.
     remedy: what to do about a broken law that leaves the output exact.
     counterexample: the smallest one, as numbers.
@@ -92,13 +93,20 @@ class Verdict:
   notes: list[str] = dataclasses.field(default_factory=list)
 
   @property
-  def exact(self) -> bool:
-    """Returns True where the output has the target's distribution."""
+  def exact(self) -> bool | None:
+    """Returns True where the output has the target's distribution.
+
+    None where a simulation alone found nothing wrong.
+    """
+    if self.text == 'not refuted':
+      return None
     return self.text == 'exact' or self.text.startswith(BROKEN)
 
   @property
   def status(self) -> int:
     """The exit status; 1 also says that the input was wrong."""
+    if self.exact is None:
+      return 0
     if self.exact:
       return 0 if self.text == 'exact' else 2
     return 3 if self.text == 'lossy' else 1

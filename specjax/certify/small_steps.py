@@ -178,7 +178,7 @@ def _source(shape: Shape) -> exact.DraftSource:
   return exact.tree(shape.parents, shape.replacement, stop)
 
 
-def _onwards(chance: np.ndarray, p: np.ndarray, texts: exact.Texts, to: int):
+def onwards(chance: np.ndarray, p: np.ndarray, texts: exact.Texts, to: int):
   """Chances [E, texts of `to` tokens] where the target goes on from texts."""
   reached = chance.copy()
   for number in range(int(texts.offset[to])):
@@ -218,7 +218,7 @@ def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
   wide = p.probs.reshape(len(examples), family.each, vocab)
   begin = np.zeros_like(chance)
   begin[:, 0] = 1
-  goes_on = functools.partial(_onwards, p=wide, texts=texts, to=shape.depth + 1)
+  goes_on = functools.partial(onwards, p=wide, texts=texts, to=shape.depth + 1)
   text = goes_on(chance)
   return Outcome(
     made,

@@ -1,4 +1,4 @@
-"""One thing on trial, as the settings name it: a rule, a drafter or a policy.
+"""One thing on trial: a rule, a drafter, a policy or a foreign sampler.
 
 A policy sees no token before that token is kept, so no policy can bias a text.
 What it can break is the contract, and the laws of the drafter that asks it.
@@ -17,8 +17,9 @@ from specjax.bench.config import Candidate, Certificate
 from specjax.bench.load import load_drafter
 from specjax.bench.methods import make_drafter
 from specjax.bench.plan import plan_drafter
-from specjax.certify import cases, tiny_models
+from specjax.certify import cases, foreign, tiny_models
 from specjax.certify.drafter_trial import try_drafter
+from specjax.certify.foreign_trial import try_foreign
 from specjax.certify.laws import Row, Verdict, running
 from specjax.certify.rule_trial import try_rule
 from specjax.cli import names
@@ -27,7 +28,12 @@ from specjax.drafters.shapes.policies import Policy
 from specjax.errors import need
 from specjax.types import Drafter, Params, Target
 
-_FIELDS = {'rule': names.RULE, 'drafter': names.LOAD, 'policy': names.POLICY}
+_FIELDS = {
+  'rule': names.RULE,
+  'drafter': names.LOAD,
+  'policy': names.POLICY,
+  'foreign': None,  # It has no short names.
+}
 _DEPTH = 3  # drafted tokens
 
 
@@ -164,6 +170,9 @@ def find(x: Certificate) -> Trial:
     UserError: there is no such thing, or it cannot be loaded.
   """
   kind = given(x)
+  if kind == 'foreign':
+    sampler = foreign.Foreign(x.foreign, foreign.load(x.foreign))
+    return Trial(kind, x.foreign, lambda add: try_foreign(x, sampler, add))
   name = _FIELDS[kind].full(getattr(x, kind))
   if kind == 'drafter':
     drafter, own = load(name)

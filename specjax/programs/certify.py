@@ -10,14 +10,21 @@ find. The exit status is 1 when anything that should hold does not.
   specjax certify --rule=my_rules.eager
 
 certifies one rule alone. --drafter=my_drafter.load takes a load function of
-drafters, and --policy=my_policies.patient a policy. The last line has the
-verdict, and the smallest counterexample that was found:
+drafters, and --policy=my_policies.patient a policy.
+
+  specjax certify --foreign=my_module.my_sampler
+
+judges the function that verifies drafts in another system; docs/foreign.md has
+its arguments. The last line has the verdict, and the smallest counterexample
+that was found:
 
   verdict                  exit status
   exact                    0
   exact, but breaks law N  2: the output is right; `remedy` says what to do
   lossy                    3: the output has another distribution
-  undecided                1: a planted bug was not seen, so nothing is shown
+  not refuted              0: a foreign sampler that was simulated alone
+  undecided                1: a planted bug was not seen, or two ways to judge
+                           a foreign sampler disagree
 
 Bad input also ends with 1.
 """

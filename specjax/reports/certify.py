@@ -131,6 +131,15 @@ _BY_ROW: dict[str, tuple[str, dict[str, str | Callable[[dict], str]]]] = {
     'setting': '{setting}', 'texts': '{samples:,}', 'p-value': '{p_value:.2g}',
     'below is an alarm': '{level:.1e}',
   }),
+  'foreign': ('Settings', {
+    'setting': '{setting}', 'pairs of p and q': '{pairs}',
+    'enumerated': '{enumerated}', 'drafts': '{drafts}',
+    'worst total variation': lambda r: number(r['worst'], '.1e'),
+    'random steps': '{steps:,}',
+    'not as enumerated': '{strays} of {checked:,}', 'p-value': '{p_value:.2g}',
+    'below is an alarm': '{level:.1e}',
+    'would have seen': lambda r: number(r['least_seen'] or None, '.2g'),
+  }),
   'planted': ('Bugs planted in it', {
     'planted bug': '{bug}',
     'seen': lambda r: (
@@ -272,7 +281,7 @@ def _counterexample(found: dict) -> str:
 
 
 def page(rows: list[dict]) -> str:
-  """Returns the page of one rule, drafter or policy."""
+  """Returns the page of one thing on trial."""
   (end,) = pick(rows, part='verdict')
   tables = [*_by_row(rows), distributions(rows)]
   found, said = end['counterexample'], (end['verdict'], end['why'])
@@ -288,7 +297,7 @@ def page(rows: list[dict]) -> str:
 
 
 def last_line(rows: list[dict]) -> dict:
-  """Returns the last line of the program for one rule, drafter or policy."""
+  """Returns the last line of the program for one thing on trial."""
   (end,) = pick(rows, part='verdict')
   fields = 'kind', 'name', 'exact', 'verdict', 'why', 'remedy', 'counterexample'
   return {name: end[name] for name in fields}

@@ -1,0 +1,272 @@
+"""Samplers of others on trial: right ones, planted bugs, and bad input."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.foreign import ours
+from specjax import sampling, verify
+from specjax.bench.config import Certificate
+from specjax.certify import cells, foreign, foreign_trial, planted, trial
+from specjax.certify.foreign import Foreign
+from specjax.certify.foreign_trial import SETTINGS, try_foreign
+from specjax.errors import UserError
+from specjax.programs import certify
+from tests.experiments import test_certify_one
+from tests.support import foreign_on_trial as samplers
+
+slow = pytest.mark.slow
+SMALL = (1, 2), (1, 3)
+
+
+@pytest.fixture
+def judged(monkeypatch):
+  """Judges a function at some settings and shapes; returns rows, verdict."""
+
+  def judge(function, settings=('T 1',), shapes=SMALL[:1], steps=64):
+    chosen = {name: SETTINGS[name] for name in settings}
+    monkeypatch.setattr(foreign_trial, 'SETTINGS', chosen)
+    monkeypatch.setattr(foreign_trial, '_QUICK', shapes)
+    rows: list[dict] = []
+    x = Certificate(quick=True, rows=steps, rounds=16)
+    return rows, try_foreign(x, Foreign('it', function), rows.append)
+
+  return judge
+
+
+CUT = 'T 2, top-p 0.7'
+SEEN_AT = {
+  'one temperature': 'mixed batch',
+  'negative temperature': 'mixed batch',
+  'temperature after top-p': CUT,
+  'top-p on one side': CUT,
+}
+
+
+def by_hand(found: dict) -> np.ndarray:
+  """The first token of the counterexample, from its outputs."""
+  got = np.zeros(found['vocabulary'])
+  for drafted, ends in found['outputs by draft'].items():
+    chance = eval(re.search(r'chance (.*)\)', drafted)[1])
+    for text, share in ends.items():
+      got[int(text.split()[0])] += chance * eval(share)
+  return got
+
+
+@pytest.mark.parametrize('name', samplers.WRONG)
+def test_a_planted_bug_is_convicted_in_numbers(judged, name):
+  setting = SEEN_AT.get(name, 'T 1')
+  shapes = SMALL if name in SEEN_AT else SMALL[:1]
+  rows, verdict = judged(samplers.WRONG[name], (setting,), shapes)
+  assert (verdict.text, verdict.status) == ('lossy', 3)
+  found = verdict.counterexample
+  assert found['expected'] != found['obtained']
+  if found['what'] == 'the first token':
+    said = [eval(x) for x in found['obtained'].values()]
+    np.testing.assert_allclose(by_hand(found), said, atol=1e-5)
+  assert rows[0]['worst'] > 0.01
+  # Random steps agree with the law that was enumerated.
+  assert rows[0]['strays'] <= 1
+
+
+RIGHT = [
+  ('right', ('T 1',), SMALL),
+  ('raced', ('T 1',), SMALL),
+  pytest.param('right', tuple(SETTINGS), ((2, 3), (4, 2)), marks=slow),
+  pytest.param('raced', tuple(SETTINGS), ((2, 3), (3, 2)), marks=slow),
+]
+
+
+@pytest.mark.parametrize(('name', 'settings', 'shapes'), RIGHT)
+def test_what_is_right_is_exact(judged, name, settings, shapes):
+  rows, verdict = judged(getattr(samplers, name), settings, shapes)
+  assert (verdict.text, verdict.why, verdict.status) == ('exact', '', 0)
+  for row in rows:
+    assert row['enumerated'] == row['pairs']
+    assert row['worst'] < foreign_trial.TOLERANCE
+    assert row['strays'] == 0
+    assert row['checked'] > 0.99 * row['steps']
+
+
+def test_coins_of_its_own_are_judged_by_simulation(judged):
+  rows, verdict = judged(samplers.simulated)
+  assert (verdict.text, verdict.exact, verdict.status) == (
+    'not refuted',
+    None,
+    0,
+  )
+  assert (rows[0]['enumerated'], rows[0]['checked']) == (0, 0)
+  assert 0 < rows[0]['least_seen'] < 0.1
+
+  def wrong(*arguments):
+    gamma = arguments[0].shape[1]
+    coins = np.random.default_rng().random((len(arguments[0]), gamma + 1))
+    return samplers.WRONG['rest is p'](*arguments[:-1], coins)
+
+  wrong.coins = None
+  _, verdict = judged(wrong)
+  assert verdict.text == 'lossy'
+  assert verdict.counterexample['how'] == 'simulated'
+
+
+def test_the_least_total_variation_is_seen_as_often_as_stated():
+  """A law so far off is seen at power 0.99, and not a third of it."""
+  steps, level = 4000, 1e-3
+  far = foreign_trial.least_seen(steps, 3, level)
+  plain = np.full(4, 0.25)
+  for share, low, high in ((1, 0.97, 1), (1 / 3, 0, 0.6)):
+    off = plain + share * far * np.array([1, -1, 1, -1]) / 2
+    counts = np.random.default_rng(0).multinomial(steps, off, 400)
+    alarms = [
+      foreign_trial.fit_tests.fit(x, plain).p_value < level for x in counts
+    ]
+    assert low <= np.mean(alarms) <= high
+
+
+def test_the_processed_law_is_that_of_the_library():
+  logits = np.random.default_rng(0).normal(size=(40, 5))
+  values = {
+    'temperature': np.tile(np.float32([0, 0.7, 1, 2]), 10),
+    'top_k': np.repeat([0, 1, 2, 3, 5], 8),
+    'top_p': np.resize(np.float32([1, 0.3, 0.7]), 40),
+  }
+  with jax.enable_x64(True):
+    right = jax.vmap(sampling.distribution)(logits, sampling.Sampling(**values))
+  found = foreign.processed(logits, values)
+  np.testing.assert_allclose(found, right, atol=1e-12)
+
+
+def test_the_cells_of_a_race_have_its_weights():
+  weights = np.array([0, 5, 1, 2])
+  space = cells.Coins(1, 1, 4)
+
+  def call(task, coins):
+    race = cells.exponentials(coins[:, 1:])
+    return np.where(coins[:, 0] < 0.25, 9, np.argmax(weights / race, 1))
+
+  (found,) = cells.run([cells.find(space, np.random.default_rng(0), 32)], call)
+  law = cells.law(found, 10)
+  np.testing.assert_allclose(law[:4], 0.75 * weights / 8, atol=1e-6)
+  coins = np.random.default_rng(1).random((1000, space.width))
+  expected = cells.predict(space, found, coins)
+  assert (expected >= 0).mean() > 0.99
+  assert (expected == call(None, coins))[expected >= 0].all()
+
+
+def test_a_function_without_cells_is_simulated(judged):
+  def blurred(draft, q, logits, values, uniforms):
+    coins = uniforms.copy()
+    coins[:, 0] = (coins[:, 0] + coins[:, 1]) % 1
+    return samplers.right(draft, q, logits, values, coins)
+
+  rows, verdict = judged(blurred)
+  assert verdict.text == 'not refuted'
+  assert rows[0]['enumerated'] < rows[0]['pairs']
+
+
+def test_rows_that_hang_together_are_not_judged(judged):
+  _, verdict = judged(samplers.beside)
+  assert (verdict.text, verdict.status) == ('undecided', 1)
+  assert 'beside other rows' in verdict.why
+
+
+def test_what_is_refused_is_said(judged):
+  def drawn_only(draft, q, *rest):
+    if q is None:
+      raise NotImplementedError('no drafts without q')
+    return samplers.right(draft, q, *rest)
+
+  rows, verdict = judged(drawn_only)
+  assert verdict.text == 'exact'
+  assert any('no drafts without q' in note for note in verdict.notes)
+  assert rows[0]['pairs'] == 8
+
+
+CHAINS = [
+  bug
+  for bug in planted.WRONG_RULES
+  if bug.source is planted.WRONG_RULES[0].source
+]
+RULES = {bug.name: bug.rule for bug in CHAINS} | {
+  name: plant(verify.token) for name, plant in planted.IN_RULES.items()
+}
+
+
+@slow
+@pytest.mark.parametrize('name', ['exact: token', 'exact: block', *RULES])
+def test_our_rules_through_the_same_door(judged, name):
+  exact = name.startswith('exact')
+  rule = getattr(verify, name[7:]) if exact else RULES[name]
+  sampler = ours.of_rule(rule)
+
+  def drawn(draft: jax.Array, q, *rest):
+    if q is None:  # Not all wrong rules take a chosen draft.
+      raise NotImplementedError
+    return sampler(draft, q, *rest)
+
+  drawn.coins = sampler.coins
+  shapes = ((2, 3),) if 'block' in name else SMALL[:1]
+  _, verdict = judged(sampler if exact else drawn, shapes=shapes)
+  assert verdict.text == ('exact' if exact else 'lossy')
+
+
+@slow
+@pytest.mark.parametrize(
+  ('bug', 'setting'),
+  [(planted._temperature_last, CUT), (planted._hottest_for_all, 'mixed batch')],
+)
+def test_our_wrong_pipelines_through_the_same_door(judged, bug, setting):
+  sampler = ours.of_rule(verify.token, bug)
+  _, verdict = judged(sampler, (setting,), ((1, 3),))
+  assert verdict.text == 'lossy'
+
+
+def test_the_program_says_it(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(foreign_trial, 'SETTINGS', {'T 1': SETTINGS['T 1']})
+  monkeypatch.setattr(foreign_trial, '_QUICK', SMALL[:1])
+  monkeypatch.setitem(
+    test_certify_one._PLACE, 'foreign', 'tests.support.foreign_on_trial'
+  )
+  status, page, said = test_certify_one.certified(
+    tmp_path, capsys, 'foreign', 'eager', rounds=8
+  )
+  assert (status, said['kind'], said['verdict']) == (3, 'foreign', 'lossy')
+  assert said['counterexample']['total_variation'] == '1/30'
+  assert '### Counterexample' in page
+  assert 'T 1' in page
+
+
+BAD = [
+  ('nowhere.at_all', 'cannot be imported'),
+  ('nothing', 'cannot be imported'),
+  ('no_function', 'is no function but str'),
+  ('mutates', 'changes its argument logits'),
+  ('draws_its_own', 'draws coins of its own'),
+  ('too_many', 'returns 3 tokens for a draft of 1'),
+  ('none_at_all', 'returns no token for a row'),
+  ('fewer_rows', 'rows for'),
+  ('beyond', 'outside of the vocabulary of 2'),
+  ('probabilities', 'must be whole numbers, got float32'),
+  ('with_hole', 'behind a -1'),
+  ('raises', 'raised RuntimeError: no such device'),
+]
+
+
+@pytest.mark.parametrize(('name', 'message'), BAD)
+def test_bad_input_is_said_as_what_it_is(name, message):
+  full = name if '.' in name else f'tests.support.foreign_on_trial.{name}'
+  rows: list[dict] = []
+  with pytest.raises(UserError) as raised:
+    trial.find(Certificate(quick=True, foreign=full)).run(rows.append)
+  said = str(raised.value)
+  assert said.startswith('foreign: ')
+  assert message in said
+  assert '\n' not in said
+  assert rows == []
+
+
+def test_a_name_without_a_module():
+  with pytest.raises(UserError, match=r'^foreign: .* has no module'):
+    certify.main(Certificate(foreign='sampler'))
