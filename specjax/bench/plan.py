@@ -548,7 +548,8 @@ def settings_of(x: Any) -> dict:
       for field in ('load', 'dtype', 'vocabulary', 'frequencies'):
         if not settings[name].get(field, True):
           del settings[name][field]
-  for name in ('batches', 'rule', 'drafter', 'policy', 'rounds', 'binaries'):
+  optional = 'batches', 'rule', 'drafter', 'policy', 'foreign', 'rounds'
+  for name in (*optional, 'binaries'):
     if not settings.get(name, True):
       del settings[name]
   for name in ('dtype', 'weights'):
