@@ -120,8 +120,10 @@ class AtOnce:
 
   Attributes:
     fits: (q [B, T, G, H/G, D], cache, block) -> whether there is one for these.
-    attend: (q, cache, what q sees of it, block, mask [B, T, N], biases
-      [B, H, T, S] and [B, H, T, N] or None) -> [B, T, G, H/G, D].
+    attend: (q, cache, what q sees of it, block, mask [B, T, N] of what is of
+      its text, biases [B, H, T, S] and [B, H, T, N] or None) ->
+      [B, T, G, H/G, D]. Row n of the block lies behind the cache and the rows
+      before it that are of the same text: what q sees depends on that place.
     otherwise: attention to the cache alone, where there is none.
   """
 
@@ -197,11 +199,11 @@ def attend(
     cache: KV of S slots, or None when everything is in flight.
     length: [B] slots in use; the others are never looked at.
     flight: KV of N slots.
-    mask: [B, T, N], true where query t sees row n; see `narrow`.
+    mask: [B, T, N], true where row n is of the text of query t.
     positions: [B, T] of the queries; only a window or a bias needs them. Slot
       i of the cache holds position i.
     window: tokens that a query sees in the cache and the block together,
-      itself included; None: all.
+      itself included, see `narrow`; None: all.
     cap: soft cap of the scores.
     bias: a `Bias`, which is added to them.
     over_cache: attention to the cache, one of `models.cache_attention`; needed
@@ -228,6 +230,8 @@ def attend(
     lifts = bias and (lift(jnp.arange(cache.v.shape[2])), bias.block)
     view = View(length, first, sinks, cap=cap)
     return over_cache.attend(q, cache, view, flight, mask, lifts)
+  if window is not None:
+    mask = narrow(mask, window, sinks, positions)
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)
   keep = jnp.tile(mask[:, None], (1, 1, r, 1))
   block = None if bias is None else bias.block

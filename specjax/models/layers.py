@@ -1,5 +1,7 @@
 """One layer of the decoder: attention and MLP on a residual stream."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,8 @@ from specjax.models.latent import LatentHeads
 from specjax.models.linear import Linear
 from specjax.models.recurrent import GatedDeltaLayer, ShortConvLayer
 from specjax.types import KV
+
+_ROWS = {'axis': -1, 'keepdims': True}
 
 
 class Norm(nn.Module):
@@ -33,9 +37,11 @@ class Norm(nn.Module):
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
     scale = self.param('scale', declare(start, axis), shape)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    kernel = c.native and y.dtype == jnp.float32
+    mean = native.mean if kernel else functools.partial(jnp.mean, **_ROWS)
     if c.layer_norm:
-      y = y - y.mean(-1, keepdims=True)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + c.norm_eps)
+      y = y - mean(y)
+    y = y * jax.lax.rsqrt(mean(y * y) + c.norm_eps)
     if c.norm_plus_one:
       y = (y * (1 + scale.astype(y.dtype))).astype(x.dtype)
     else:

@@ -24,7 +24,6 @@ from specjax.models.attention import (
   Bias,
   distance,
   look_up,
-  narrow,
   soften,
 )
 from specjax.models.config import TransformerConfig
@@ -139,7 +138,7 @@ class Transformer(nn.Module):
       positions: [B, T] position of each token in its sequence.
       cache: one KV a layer, or None to attend only within the block.
       length: [B] cache slots in use.
-      mask: [B, T, N] which rows of the block each token sees.
+      mask: [B, T, N] which rows of the block are of each token's text.
       flight: the block so far, or None when these tokens are all of it.
       at: row of the block where these tokens go.
       taps: layers whose outputs to return.
@@ -154,11 +153,6 @@ class Transformer(nn.Module):
     if c.relative is not None:
       curve = self.relative()
       bias = Bias(curve, look_up(curve, distance(mask)))
-    views = {(c.reach(i), c.sinks(i)) for i in range(c.num_layers)}
-    masks = {
-      view: mask if view[0] is None else narrow(mask, *view, positions)
-      for view in views
-    }
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
       x, kv = layer(
@@ -166,7 +160,7 @@ class Transformer(nn.Module):
         positions,
         None if cache is None else cache[i],
         length,
-        masks[c.reach(i), c.sinks(i)],
+        mask,
         None if flight is None else flight[i],
         at,
         bias,

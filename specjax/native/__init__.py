@@ -4,12 +4,13 @@ XLA has no product that serves a few rows at the price of reading a weight once
 with all cores: a library's repacks the weight, and a sum over blocks runs on
 one core. `few_rows.c` does it, and is no slower with many; `groups.c` does it
 with weights of few bits. `attention.c`
-attends to a cache and a block in one operation, and `heads.c` turns and lays
-out what is attended, where XLA takes forty small ones. The first process that
-needs them compiles them with the C compiler of the machine, for the
-instructions of its processor, and keeps them in the user's cache folder. Where
-that cannot be done (`reason` says why) nothing is lost but time: JAX computes
-the same.
+attends to a cache and a block in one operation, `heads.c` turns and lays out
+what is attended, where XLA takes forty small ones, and `sums.c` adds up what
+norms divide by. In all of them a row has the same bits alone and beside others.
+The first process that needs them compiles them with the C compiler of the
+machine, for the instructions of its processor, and keeps them in the user's
+cache folder. Where that cannot be done (`reason` says why) nothing is lost but
+time, and the bits of rows: JAX computes the same up to rounding.
 
 `SPECJAX_NATIVE=off` in the environment does without.
 """
@@ -59,6 +60,7 @@ _SECONDS = 60.0  # that compiling may take
 _PRODUCT = 'specjax_few_rows'
 _GROUPS = 'specjax_groups'
 _HEADS = 'specjax_heads'
+_SUMS = 'specjax_sums'
 _ATTEND = 'specjax_attend'
 
 
@@ -133,7 +135,7 @@ def _register(path: pathlib.Path) -> None:
   """Tells JAX of a compiled kernel."""
   library = ctypes.CDLL(str(path))
   library.use_helpers(min(_cores(), _MOST_CORES) - 1)
-  for name in (_PRODUCT, _GROUPS, _HEADS, _ATTEND):
+  for name in (_PRODUCT, _GROUPS, _HEADS, _SUMS, _ATTEND):
     capsule = jax.ffi.pycapsule(library[name.removeprefix('specjax_')])
     jax.ffi.register_ffi_target(name, capsule, platform='cpu')
 
@@ -273,6 +275,29 @@ def _grouped_product_of_batches(size, batched, x, *weight):
   return y.reshape(size, -1, y.shape[-1]), True
 
 
+@jax.custom_batching.custom_vmap
+def _sums(x):
+  call = jax.ffi.ffi_call(_SUMS, jax.ShapeDtypeStruct(x.shape[:1], x.dtype))
+  return call(x)
+
+
+@_sums.def_vmap
+def _sums_of_batches(size, batched, x):
+  """More rows are rows."""
+  del batched  # There is one argument.
+  return _sums(x.reshape(-1, x.shape[-1])).reshape(size, -1), True
+
+
+def mean(x: jax.Array) -> jax.Array:
+  """Means [..., 1] of rows x [..., n], float32.
+
+  Each row has the same bits alone and beside others, which those of XLA have
+  not.
+  """
+  made = _sums(x.reshape(-1, x.shape[-1])) / x.shape[-1]
+  return made.reshape(*x.shape[:-1], 1)
+
+
 @jax.custom_batching.sequential_vmap
 def _heads(qkv, sine, cosine, scale):
   b, t, g, parts, d = qkv.shape
@@ -320,15 +345,17 @@ def attend(
 ) -> jax.Array:
   """Attention of queries to a cache and a block; [B, T, G, H/G, D] float32.
 
-  Each query has the same bits alone and beside others; one that sees nothing
-  has 0. See `attends` for the sizes.
+  Each query has the same bits alone and beside others, and whether its text is
+  in the cache or in the block; one that sees nothing has 0. See `attends` for
+  the sizes.
 
   Args:
     q: [B, T, G, H/G, D], already scaled.
     cache: keys [B, G, D, S] and values [B, G, S, D], of `DTYPES`.
     length: [B] slots of it in use.
     block: keys and values of N slots.
-    mask: [B, T, N] which of these a query sees.
+    mask: [B, T, N] which of these are of a query's text, in their order. They
+      lie behind the slots in use.
     first: [B, T] slot of the cache from which on a query sees; None: all.
     sinks: first slots that it sees besides.
     cap: soft cap of the scores.

@@ -5,7 +5,9 @@
 // q, y and biases are float32, keys and values float32 or bfloat16. Slots are
 // taken in chunks, whose softmax statistics are merged as they come (Dao et al.,
 // arXiv:2205.14135). A chunk begins at a multiple of its size, whatever is seen
-// of it, so a query has the same bits alone and beside others.
+// of it. Rows of the block are taken where they lie once they are in the cache:
+// behind its last slot, in their order. So a query has the same bits alone and
+// beside others, and whatever part of its text is still in the block.
 
 #include <float.h>
 #include <math.h>
@@ -42,7 +44,7 @@ typedef struct {
   Memory cache, block;
   const int32_t *length;  // [B] of the cache
   const int32_t *first;   // [B, T] slots that are seen from there on, or none
-  const bool *mask;       // [B, T, slots of the block]
+  const bool *mask;       // [B, T, slots of the block] that are of its text
   float cap;              // of the scores; 0: none
   int64_t sinks;          // first slots, which are seen as well
   int64_t tokens, groups, heads, width;  // T, G, R, D
@@ -55,7 +57,8 @@ typedef struct {
   const Attention *a;
   int64_t batch, group, from, count;
   float q[MOST * WIDEST], value[MOST * WIDEST];
-  float weights[MOST * CHUNK];  // of slots: first their scores
+  float weights[MOST * CHUNK];  // of a chunk's places: first their scores
+  float scores[MOST * CHUNK];   // of slots, where they lie in other places
   float top[MOST], total[MOST];
 } Share;
 
@@ -176,14 +179,15 @@ static void open_chunk(Chunk *c, const Share *s, const Memory *memory,
   }
 }
 
-static void score(Share *s, const Chunk *c) {
+// Scores of the slots of a chunk, y [rows, CHUNK].
+static void score(const Share *s, const Chunk *c, float *y) {
   const Attention *a = s->a;
   Strides strides = {WIDEST, c->row_of_keys, CHUNK, COLUMNS};
   for (int64_t slot = 0; slot < c->count; slot += COLUMNS)
-    c->rows[s->count - 1](&strides, s->q, c->keys + slot * c->size,
-                          s->weights + slot, 0, a->width, false);
+    c->rows[s->count - 1](&strides, s->q, c->keys + slot * c->size, y + slot, 0,
+                          a->width, false);
   for (int64_t row = 0; row < s->count; row++) {
-    float *scores = s->weights + row * CHUNK;
+    float *scores = y + row * CHUNK;
     if (a->cap)
       for (int64_t i = 0; i < c->count; i++)
         scores[i] = a->cap * tanhf(scores[i] / a->cap);
@@ -192,61 +196,128 @@ static void score(Share *s, const Chunk *c) {
       const float *bias = c->memory->bias + place * c->memory->slots + c->from;
       for (int64_t i = 0; i < c->count; i++) scores[i] += bias[i];
     }
-    for (int64_t i = c->count; i < whole_columns(c->count); i++)
-      scores[i] = UNSEEN;
   }
 }
 
-// Makes weights of the scores, and adds the values that they belong to.
-static void add_values(Share *s, const Chunk *c) {
-  int64_t width = s->a->width, size = c->memory->size;
+// Scores of a chunk of the cache: slots from `first` on are seen, and those
+// before `sinks`.
+static void score_cache(Share *s, const Chunk *c) {
+  int64_t sinks = s->a->sinks > c->from ? s->a->sinks - c->from : 0;
+  score(s, c, s->weights);
+  for (int64_t row = 0; row < s->count; row++) {
+    int64_t hidden = first_of(s, row) - c->from;
+    for (int64_t i = sinks; i < hidden && i < c->count; i++)
+      s->weights[row * CHUNK + i] = UNSEEN;
+  }
+}
+
+// Makes weights of the scores of all places of a chunk.
+static void weigh(Share *s) {
   for (int64_t row = 0; row < s->count; row++) {
     float *weights = s->weights + row * CHUNK;
-    float top = largest(weights, whole_columns(c->count));
+    float top = largest(weights, CHUNK);
     if (top > s->top[row]) {
       float scale = exponential(all(s->top[row] - top))[0];
       s->top[row] = top;
       s->total[row] *= scale;
-      for (int64_t i = 0; i < width; i++) s->value[row * WIDEST + i] *= scale;
+      for (int64_t i = 0; i < s->a->width; i++)
+        s->value[row * WIDEST + i] *= scale;
     }
     Floats sums = {0};
-    for (int64_t i = 0; i < c->count; i += LANES) {
+    for (int64_t i = 0; i < CHUNK; i += LANES) {
       Floats *next = (Floats *)(weights + i);
       *next = exponential(*next - s->top[row]);
       sums += *next;
     }
     for (int lane = 0; lane < LANES; lane++) s->total[row] += sums[lane];
   }
+}
+
+// Adds values of slots, times weights [rows, CHUNK].
+static void add_values(Share *s, const Memory *memory, int64_t from,
+                       int64_t count, const float *weights) {
+  int64_t width = s->a->width;
   Strides strides = {CHUNK, width, WIDEST, COLUMNS};
-  int64_t slot = group_of(s) * c->memory->slots + c->from;
-  const char *values = c->memory->values + slot * width * size;
+  int64_t slot = group_of(s) * memory->slots + from;
+  const char *values = memory->values + slot * width * memory->size;
   for (int64_t column = 0; column < width; column += COLUMNS)
-    c->memory->rows[s->count - 1](&strides, s->weights, values + column * size,
-                                  s->value + column, 0, c->count, true);
+    memory->rows[s->count - 1](&strides, weights, values + column * memory->size,
+                               s->value + column, 0, count, true);
 }
 
-static void attend_to_block(Share *s, const Chunk *c) {
+static void attend_to_chunk(Share *s, const Chunk *c) {
+  score_cache(s, c);
+  weigh(s);
+  add_values(s, c->memory, c->from, c->count, s->weights);
+}
+
+// What is done with slots of the block that have a place in a chunk.
+typedef enum { COUNT, TO_PLACES, FROM_PLACES } Way;
+
+// Goes through slots of the block, which lie behind `used` slots of the cache,
+// and those of them with a place in the chunk that begins at `start`. Scores go
+// to the places of a query's slots, weights come from them.
+static int64_t places(Share *s, int64_t used, int64_t start, int64_t from,
+                      int64_t count, Way way) {
   const Attention *a = s->a;
-  score(s, c);
+  int64_t found = 0;
   for (int64_t row = 0; row < s->count; row++) {
-    int64_t token = s->batch * a->tokens + token_of(s, row);
-    const bool *sees = a->mask + token * c->memory->slots + c->from;
-    for (int64_t i = 0; i < c->count; i++)
-      if (!sees[i]) s->weights[row * CHUNK + i] = UNSEEN;
+    int64_t token = s->batch * a->tokens + token_of(s, row), place = used;
+    int64_t first = first_of(s, row);
+    const bool *has = a->mask + token * a->block.slots;
+    float *weights = s->weights + row * CHUNK - start;
+    float *scores = s->scores + row * CHUNK;
+    for (int64_t i = 0; i < from; i++) place += has[i];
+    for (int64_t i = 0; i < count; place += has[from + i], i++) {
+      bool sees = has[from + i] && (place >= first || place < a->sinks);
+      bool in = sees && place >= start && place < start + CHUNK;
+      if (way == FROM_PLACES) scores[i] = in ? weights[place] : 0;
+      if (way == TO_PLACES && in) weights[place] = scores[i];
+      found += in;
+    }
   }
-  add_values(s, c);
+  return found;
 }
 
-// Slots from `first` on are seen, and those before `sinks`.
-static void attend_to_cache(Share *s, const Chunk *c) {
-  int64_t sinks = s->a->sinks > c->from ? s->a->sinks - c->from : 0;
-  score(s, c);
-  for (int64_t row = 0; row < s->count; row++) {
-    int64_t hidden = first_of(s, row) - c->from;
-    for (int64_t i = sinks; i < hidden && i < c->count; i++)
-      s->weights[row * CHUNK + i] = UNSEEN;
+// Attends to the last slots of the cache, from a chunk on that is not full, and
+// to the block.
+static void attend_to_rest(const Attention *a, Share *s, int64_t shares,
+                           int64_t from, int64_t used) {
+  Chunk c;
+  int64_t slots = a->block.slots;
+  for (; from < used + slots; from += CHUNK) {
+    int64_t cached = used > from ? used - from : 0;
+    for (int64_t i = 0; i < shares; i++)
+      for (int64_t k = 0; k < MOST * CHUNK; k++) s[i].weights[k] = UNSEEN;
+    if (cached) {
+      open_chunk(&c, s, &a->cache, from, used);
+      for (int64_t i = 0; i < shares; i++) score_cache(s + i, &c);
+      for (int64_t i = 0; i < shares; i++)
+        for (int64_t row = 0; row < s[i].count; row++)
+          for (int64_t k = cached; k < whole_columns(cached); k++)
+            s[i].weights[row * CHUNK + k] = UNSEEN;
+    }
+    for (Way way = TO_PLACES; way <= FROM_PLACES; way++) {
+      for (int64_t slot = 0; slot < slots; slot += CHUNK) {
+        int64_t count = slots - slot < CHUNK ? slots - slot : CHUNK, found = 0;
+        for (int64_t i = 0; i < shares; i++)
+          found += places(s + i, used, from, slot, count, COUNT);
+        if (!found) continue;
+        if (way == TO_PLACES) open_chunk(&c, s, &a->block, slot, slots);
+        for (int64_t i = 0; i < shares; i++) {
+          if (way == TO_PLACES) score(s + i, &c, s[i].scores);
+          places(s + i, used, from, slot, count, way);
+          if (way == FROM_PLACES)
+            add_values(s + i, &a->block, slot, count, s[i].scores);
+        }
+      }
+      if (way == FROM_PLACES) break;
+      for (int64_t i = 0; i < shares; i++) {
+        weigh(s + i);
+        add_values(s + i, &a->cache, from, cached, s[i].weights);
+      }
+    }
   }
-  add_values(s, c);
 }
 
 static float *row_of(const Share *s, const float *x, int64_t row) {
@@ -293,17 +364,14 @@ static void attend_together(const Attention *a, int64_t group, int64_t share) {
     for (int64_t row = 0; row < s[i].count; row++)
       if (first_of(s + i, row) < seen) seen = first_of(s + i, row);
   }
-  for (int64_t from = 0; from < a->block.slots; from += CHUNK) {
-    open_chunk(&c, s, &a->block, from, a->block.slots);
-    for (int64_t i = 0; i < count; i++) attend_to_block(s + i, &c);
-  }
-  int64_t slots = a->cache.slots, used = a->length[s->batch];
+  int64_t slots = a->cache.slots, used = a->length[s->batch], from = 0;
   if (used > slots) used = slots;
-  for (int64_t from = 0; from < used; from += CHUNK) {
+  for (; from + CHUNK <= used; from += CHUNK) {
     if (from + CHUNK <= seen && from >= a->sinks) continue;
     open_chunk(&c, s, &a->cache, from, used);
-    for (int64_t i = 0; i < count; i++) attend_to_cache(s + i, &c);
+    for (int64_t i = 0; i < count; i++) attend_to_chunk(s + i, &c);
   }
+  attend_to_rest(a, s, count, from, used);
   for (int64_t i = 0; i < count; i++) end(s + i);
 }
 

@@ -23,7 +23,6 @@ import jax.numpy as jnp
 
 from specjax.drafters.heads import overrides
 from specjax.models import cache as caches
-from specjax.models.attention import narrow
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, embed, multiply
@@ -428,10 +427,6 @@ class Head:
       *attention: as of `models.layers.Layer`, from the positions on.
     """
     tokens = self.embed(params, tokens)
-    positions, cache, used, mask, *block = attention
-    if window := self.config.reach(0):
-      mask = narrow(mask, window, self.config.sinks(0), positions)
-    attention = positions, cache, used, mask, *block
     return self._own(params, tokens, features, *attention, method=None)
 
   def logits(self, params, features):
