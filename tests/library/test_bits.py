@@ -1,0 +1,215 @@
+"""Rows of a scoring pass have the bits of plain decoding, on the kernel.
+
+Whatever the number of rows, the tree they are in, the texts beside them, and
+what of a text is still in the block: greedy texts are equal then, not equal up
+to ties.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import native, trees
+from specjax.models import cache as caches
+from specjax.models import layouts, linear, prefill, rotary, transformer
+from tests.support import models
+
+pytestmark = pytest.mark.usefixtures('kernel')
+SIZES = {'width': 48, 'head_dim': 16, 'mlp_width': 80}
+VOCAB = 64
+# The last two continue beyond a chunk of slots that attention takes at once.
+LENGTHS = 5, 40, 117, 127
+DEPTHS = 1, 3, 5, 16
+CASES = {
+  'float32': ({}, 'float32', 0),
+  'bfloat16 and windows': (
+    dict(
+      windows=(6, None),
+      attention_cap=4.0,
+      post_norms=True,
+      qk_norm=True,
+      norm_plus_one=True,
+      tied_embeddings=True,
+    ),
+    'bfloat16',
+    0,
+  ),
+  'four bits and layer norms': (
+    models.CHOICES['one norm'] | {'rotary_dim': 8},
+    'float32',
+    4,
+  ),
+}
+
+
+@functools.cache
+def made(name):
+  """A model, its weights in blocks, and two texts that part nowhere."""
+  options, dtype, bits = CASES[name]
+  model = models.tiny(VOCAB, 2, **SIZES, **options)
+  draw = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(draw.normal(x.ndim == 1, 0.3, x.shape), dtype),
+    jax.jit(model.init)(jax.random.key(0)),
+  )
+  if bits:
+    params = linear.quantize(
+      params, model.config.tied_embeddings, bits, rounds=True
+    )
+  return layouts.to_native(model, params)
+
+
+def texts_of():
+  draw = np.random.default_rng(1)
+  shape = 2, len(LENGTHS), max(LENGTHS) + max(DEPTHS) + 1
+  texts = draw.integers(1, VOCAB, shape).astype(np.int32)
+  for row, length in enumerate(LENGTHS):  # The same until they are drafted.
+    texts[1, row, :length] = texts[0, row, :length]
+  return texts
+
+
+class Steps:
+  """Passes of a model, compiled anew: what it calls may have been changed."""
+
+  def __init__(self, model, params):
+    self.read = jax.jit(functools.partial(self._read, model, params))
+    self.score = jax.jit(functools.partial(self._score, model, params))
+    self.commit = jax.jit(caches.commit)
+
+  @staticmethod
+  def _read(model, params, tokens, length):
+    cache = transformer.open_cache(model, params, len(tokens), 256)
+    return prefill.prefill(model, params, tokens, length, cache)[0]
+
+  @staticmethod
+  def _score(model, params, tokens, depth, mask, cache, used):
+    out = model.forward(
+      params, tokens, used[:, None] + depth, cache, used, mask
+    )
+    return out.flight, model.head(params, out.hidden)
+
+
+def plain(steps, text, length, count):
+  """Logits of plain decoding of a text, from its last known token on."""
+  used = np.array([length - 1], np.int32)
+  cache, rows = steps.read(text[None], used + 1), []
+  for _ in range(count):
+    one = np.ones((1, 1, 1), bool)
+    token = text[None, used[0] : used[0] + 1]
+    block, logits = steps.score(
+      token, np.zeros((1, 1), np.int32), one, cache, used
+    )
+    path, ones = np.zeros((1, 1), np.int32), np.ones(1, np.int32)
+    cache = steps.commit(cache, block, path, used, ones)
+    used = used + 1
+    rows.append(np.asarray(logits[0, 0], np.float64))
+  return np.stack(rows)
+
+
+@functools.cache
+def wanted(name):
+  """[2, texts, rows, V]: each text continued in two ways, alone."""
+  steps = Steps(*made(name))
+  return np.array(
+    [
+      [
+        plain(steps, text, length, max(DEPTHS) + 1)
+        for text, length in zip(some, LENGTHS, strict=True)
+      ]
+      for some in texts_of()
+    ]
+  )
+
+
+@functools.cache
+def begun(name):
+  """A cache of all texts but for their last tokens."""
+  return Steps(*made(name)).read(texts_of()[0], np.array(LENGTHS, np.int32))
+
+
+def together(steps, cache, depth):
+  """The same, up to a depth: both ways in one tree, all texts in a batch."""
+  texts, batch = texts_of(), len(LENGTHS)
+  used = np.array(LENGTHS, np.int32) - 1
+  # The root, then a node of each way in turns.
+  parents = np.maximum(np.arange(2 * depth) - 1, 0)
+  parents = jnp.broadcast_to(parents, (batch, 2 * depth))
+  rows, mask = trees.each(trees.ancestors, parents)
+  at = (used[:, None] + np.arange(depth + 1))[None]
+  path = np.take_along_axis(texts, at, 2)  # [2, B, depth + 1]
+  nodes = path[..., 1:].transpose(1, 2, 0).reshape(batch, -1)
+  tokens = np.concatenate([path[0, :, :1], nodes], 1)
+  _, logits = steps.score(tokens, rows, mask, cache, used)
+  logits = np.asarray(logits, np.float64)
+  root = logits[:, :1]
+  return np.stack(
+    [np.concatenate([root, logits[:, 1 + i :: 2]], 1) for i in range(2)]
+  )
+
+
+def parted(name, steps, depth):
+  """How many rows have other bits than plain decoding's."""
+  found = together(steps, begun(name), depth)
+  want = wanted(name)[:, :, : depth + 1]
+  assert found.shape == want.shape
+  assert want.std() > 0.3
+  return int((found != want).any(-1).sum())
+
+
+@pytest.mark.parametrize('name', models.slow_unless(['float32'], CASES))
+def test_rows_have_the_bits_of_plain_decoding(name):
+  steps = Steps(*made(name))
+  assert [parted(name, steps, depth) for depth in DEPTHS] == [0] * len(DEPTHS)
+
+
+def backwards(mean):
+  """Adds up rows from behind where there are several of a text."""
+
+  def compute(x):
+    return mean(x[..., ::-1] if x.shape[1] > 1 else x)
+
+  return compute
+
+
+def other_product(place):
+  """Adds the inputs of one of a layer's products, or of the head, backwards."""
+  usual, calls = native.product, []
+
+  def compute(x, blocks):
+    calls.append(place)
+    turn = len(calls) - 1
+    layer = turn // 4 < 2 and turn % 4 == place
+    if len(x) > len(LENGTHS) and (layer or turn == place == 8):
+      return usual(x[:, ::-1], blocks[:, ::-1])
+    return usual(x, blocks)
+
+  return compute
+
+
+def other_turns(positions, frequency, amplitude=1.0):
+  half = positions[..., None] * jnp.asarray(frequency / 2, positions.dtype)
+  sin, cos = jnp.sin(half), jnp.cos(half)
+  return 2 * sin * cos * amplitude, (cos * cos - sin * sin) * amplitude
+
+
+REORDERED = {
+  'queries, keys and values': (native, 'product', other_product(0)),
+  'the map behind attention': (native, 'product', other_product(1)),
+  'the first map of the MLP': (native, 'product', other_product(2)),
+  'the last map of the MLP': (native, 'product', other_product(3)),
+  'the head': (native, 'product', other_product(8)),
+  'norms': (native, 'mean', backwards(native.mean)),
+  'positions': (rotary, 'turns', other_turns),
+  'attention': (native, 'attends', lambda width, slots: False),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('operation', REORDERED)
+def test_another_order_of_several_rows_is_seen(operation, monkeypatch):
+  wanted('float32'), begun('float32')  # As they are.
+  monkeypatch.setattr(*REORDERED[operation])
+  assert parted('float32', Steps(*made('float32')), 5)
