@@ -103,6 +103,7 @@ def load(
   layout: str = layouts.AUTO,
   weights: str = 'auto',
   rounds: bool = False,
+  exact: str = 'auto',
 ) -> Target:
   """Loads a target with its tokenizer and the tokens that end its texts.
 
@@ -118,8 +119,7 @@ def load(
       for the kernel of `specjax.native`, which drafters loaded for the target
       take, too; or 'auto': `decode` takes the faster of the two for its shapes,
       see `layouts.choose`. Logits change by float rounding alone, so texts may
-      differ where two tokens are tied; fix the layout for the same bits on
-      every machine and in every call.
+      differ where two tokens are tied.
     weights: how matrices are held: 'floats'; 'stored', in the bits that a GGUF
       file holds; 'int8' or 'int4', rounded when they are read; 'auto': 'stored'
       for a GGUF file where there is a kernel, which multiplies them as they
@@ -127,6 +127,9 @@ def load(
       `models.low_bits`.
     rounds: round activations to eight bits in products of few bits: faster,
       and the target is then that model.
+    exact: 'bits': greedy texts are plain decoding's, with no ties, whatever the
+      draft length and the batch: the layout is 'native'. See
+      `layouts.parting` for targets that have no such form.
 
   Raises:
     ValueError: there is no such checkpoint or dtype here, or one that is not
@@ -142,6 +145,14 @@ def load(
     raise ValueError(
       f'layout is {layout!r}: choose one of {", ".join(layouts.LAYOUTS)}'
     )
+  if exact not in ('auto', 'bits'):
+    raise ValueError(f"exact is {exact!r}: choose 'auto' or 'bits'")
+  if exact == 'bits':
+    if layout == layouts.WHOLE:
+      raise ValueError(
+        "exact is 'bits', which layout='whole' has not: leave it out"
+      )
+    layout = layouts.NATIVE
   if layout == layouts.NATIVE and not native.available():
     raise ValueError(
       f"layout is 'native', but there is no kernel: {native.reason()}; choose "
@@ -154,6 +165,12 @@ def load(
   form = parameters.choose_form(weights, rounds, found, kernel)
   if form != parameters.FLOATS:
     layout = layouts.NATIVE if form.blocks else layouts.WHOLE
+  if exact == 'bits':
+    shown = checkpoints.describe(directory, max_length=max_length)
+    held = checkpoints.precision.resolve(dtype, shown.dtype)
+    reason = layouts.parting(shown.model, shown.shapes(held, form))
+    if reason:
+      raise ValueError(f"exact is 'bits', but {reason}: choose 'auto'")
   model, params = checkpoints.load(directory, dtype, max_length, form=form)
   if layout == layouts.NATIVE and not form.blocks:
     model, params = layouts.to_native(model, params) or (model, params)

@@ -120,6 +120,9 @@ class Experiment:
       file), int8 or int4.
     rounds: whether activations are rounded to eight bits in products of few
       bits; the target is then that model.
+    exact: bits: each text is computed with the bits of plain decoding, so that
+      greedy texts are equal; refused where the target or the device has no
+      such form. auto: as fast as it goes, equal up to rounding.
     candidates: drafters by name.
     drafters: which of them to run; all when empty. What is no candidate is a
       `load` function, named as theirs, with `:path` behind it.
@@ -152,6 +155,7 @@ class Experiment:
   dtype: Dtype = 'auto'
   weights: Weights = 'auto'
   rounds: bool = False
+  exact: Literal['auto', 'bits'] = 'auto'
   drafters: tuple[str, ...] = ()
   verifiers: tuple[str, ...] = ('token',)
   gammas: tuple[Count, ...] = ()

@@ -408,6 +408,19 @@ def check_rule(name: str, rule, drafter: Drafter, whose: str) -> None:
 
 
 @progress.phase('loading')
+def check_bits(plan: Plan, target: Description) -> None:
+  """Refuses a target whose rows have no bits of their own where they must.
+
+  Raises:
+    UserError: says why.
+  """
+  if plan.exact == 'bits':
+    dtype = plan.dtypes({'target': target})['target']
+    shapes = target.shapes(dtype, plan.form)
+    reason = layouts.parting(target.model, shapes)
+    need(not reason, f'exact is bits, but {reason}: leave it out')
+
+
 def load_experiment(plan: Plan) -> Loaded:
   """Checks what the files of a plan say, loads weights, returns what runs.
 
@@ -433,6 +446,7 @@ def load_experiment(plan: Plan) -> Loaded:
   # With rotary positions as this run has them: its programs are compiled here.
   exact = checkpoints.describe(plan.target, max_length=longest)
   described['target'] = exact
+  check_bits(plan, exact)
   memory.refuse(plan, described, prompt, count)
   fetch_weights(plan)
   # Drafts first: a rule may refuse one, and they are the smaller weights.
@@ -485,4 +499,7 @@ def load_experiment(plan: Plan) -> Loaded:
       in_layouts[layout] = {
         n: load_drafter(p, laid) for n, p in planned.items()
       }
+  if plan.exact == 'bits':
+    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
+    in_layouts = {layouts.NATIVE: in_layouts[layouts.NATIVE]}
   return assemble(plan, target, texts, forms, in_layouts)

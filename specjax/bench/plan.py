@@ -117,6 +117,7 @@ class Plan:
     target: directory of the target; for a model of the Hub, its snapshot.
     dtype: of the target, as it was asked for.
     form: of its matrices, see `parameters.WeightForm`.
+    exact: whether texts have the bits of plain decoding.
     drafters: by name.
     gammas: asked of every drafter; empty where each has its own.
     batch: the one of `batches` that is decoded now; the largest at first.
@@ -130,6 +131,7 @@ class Plan:
   target: str
   dtype: str
   form: WeightForm
+  exact: str
   drafters: Mapping[str, PlannedDrafter]
   gammas: tuple[int, ...]
   temperatures: tuple[float, ...]

@@ -120,6 +120,7 @@ def load(plan: Plan, longest: int = 0) -> Pair:
       dtype=plan.dtypes(described)['target'],
       weights=plan.form.weights,
       rounds=plan.form.rounds,
+      exact=plan.exact,
     )
   drafter = load_drafter(planned, target)
   tell_pairing(planned, drafter)

@@ -22,7 +22,7 @@ import numpy as np
 from specjax import sampling
 from specjax.bench.measure import Decoding
 from specjax.models import cache as caches
-from specjax.models import prefill, sharding, transformer
+from specjax.models import layouts, prefill, sharding, transformer
 from specjax.types import Source
 
 _MATTER = 16  # largest logits that the noise is taken over
@@ -56,7 +56,8 @@ class Difference(NamedTuple):
     rounding: the largest change of these logits when every weight moves by one
       unit of its last place, up or down at random.
     verdict: 'tie' where the margin is within the noise, and within 16 times
-      the rounding; otherwise 'bug'.
+      the rounding; otherwise 'bug'. Where both ways give a row the same bits,
+      every difference is a bug, see `layouts.parting`.
   """
 
   position: int
@@ -191,6 +192,14 @@ def _measure(ways: list[Scoring], prompt, new, values):
   return process(whole), process(nudged), process(scored)
 
 
+def same_bits(ways: list[Scoring]) -> bool:
+  """Returns whether all ways score a text with the same bits."""
+  target, weights = ways[0].target, ways[0].weights
+  alike = all(way.weights is weights for way in ways)
+  native = getattr(target.config, 'native', False)
+  return alike and native and not layouts.parting(target, weights)
+
+
 def explain(
   ways: list[Scoring], prompt, values: sampling.Sampling, text, other
 ) -> Difference:
@@ -228,6 +237,7 @@ def explain(
   if None not in pair and np.isfinite(first[pair]).all():
     margin = float(first.max() - first[pair].min())
   tie = margin is not None and margin <= min(noise, _SLACK * rounding)
+  tie = tie and not same_bits(ways)
   return Difference(
     position,
     (pair[0], pair[1]),

@@ -1,7 +1,5 @@
 """One layer of the decoder: attention and MLP on a residual stream."""
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,8 +15,6 @@ from specjax.models.latent import LatentHeads
 from specjax.models.linear import Linear
 from specjax.models.recurrent import GatedDeltaLayer, ShortConvLayer
 from specjax.types import KV
-
-_ROWS = {'axis': -1, 'keepdims': True}
 
 
 class Norm(nn.Module):
@@ -37,15 +33,21 @@ class Norm(nn.Module):
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
     scale = self.param('scale', declare(start, axis), shape)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    kernel = c.native and y.dtype == jnp.float32
-    mean = native.mean if kernel else functools.partial(jnp.mean, **_ROWS)
-    if c.layer_norm:
-      y = y - mean(y)
-    y = y * jax.lax.rsqrt(mean(y * y) + c.norm_eps)
-    if c.norm_plus_one:
-      y = (y * (1 + scale.astype(y.dtype))).astype(x.dtype)
+    # What is normed in 16 bits is rounded before it is scaled.
+    early = c.norm_plus_one or x.dtype == y.dtype
+    factor = scale.astype(y.dtype) if early else None
+    if c.native and y.dtype == jnp.float32:
+      more = float(c.norm_plus_one)
+      y = native.norm(y, factor, c.norm_eps, more=more, centre=c.layer_norm)
     else:
-      y = y.astype(x.dtype) * scale
+      if c.layer_norm:
+        y = y - y.mean(-1, keepdims=True)
+      y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + c.norm_eps)
+      if early:
+        y *= 1 + factor if c.norm_plus_one else factor
+    y = y.astype(x.dtype)
+    if not early:
+      y *= scale
     if c.layer_norm and c.norm_bias:
       y += self.param('bias', declare(nn.initializers.zeros, axis), shape)
     return y

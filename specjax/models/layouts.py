@@ -9,9 +9,10 @@ measured with a loop of nothing but passes of the model, which compiles in a
 fraction of the time that a decoding loop takes.
 
 Layouts add in different orders, so their logits differ by float rounding. A
-greedy text may differ where two tokens are tied within that rounding, as it
-may between batch sizes and draft lengths; `specjax parity` tells such ties
-from bugs.
+greedy text may differ where two tokens are tied within that rounding. Of whole
+weights it may between batch sizes and draft lengths, too; in blocks a row has
+the same bits whatever is beside it, but for what `parting` names. `specjax
+parity` tells ties from bugs.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ import numpy as np
 
 from specjax import native
 from specjax.models import cache as caches
-from specjax.models import linear, transformer, variants
+from specjax.models import cache_attention, linear, transformer, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.types import Source, Target, Weights
@@ -86,6 +87,54 @@ def to_native(model: Model, params: Weights) -> Arranged | None:
   arranged = Arranged(*variants.to_native(model, params))
   leaves = jax.tree.leaves(arranged.params, is_leaf=linear.is_blocked)
   return arranged if any(map(linear.is_blocked, leaves)) else None
+
+
+def parting(model: Model, params: Weights) -> str:
+  """Names what gives a row other bits beside others than alone, in blocks.
+
+  Returns '' where nothing does: each row of a pass has the bits that plain
+  decoding gives it then, whatever the tree, the batch, and the part of its text
+  that is in the cache.
+
+  Args:
+    model: the model.
+    params: its weights or their shapes, whole or in blocks.
+  """
+  config = model.config
+  if not isinstance(config, TransformerConfig):
+    return 'the model is of other code'
+  if model.placement is not None:
+    return 'the model is on a mesh'
+  if not has_kernel():
+    return (
+      f'there is no kernel for its products ({native.reason() or "no CPU"})'
+    )
+  if not config.native:
+    tied = config.tied_embeddings
+    params = jax.eval_shape(lambda x: linear.to_native(x, tied), params)
+    config = variants.for_native(model).config
+  for part, name in (
+    (config.recurrent, 'layers with a state'),
+    (config.experts, 'experts'),
+    (config.latent, 'attention to latents'),
+    (config.sink_logits, 'logits of sinks'),
+    (config.encoder, 'an encoder'),
+  ):
+    if part:
+      return f'the model has {name}'
+  kernel = config.attention is cache_attention.kernel
+  if not kernel or not native.attends(config.head_dim, native.COLUMNS):
+    return f'heads of {config.head_dim} entries are not attended by the kernel'
+  leaves = jax.tree_util.tree_flatten_with_path(
+    params, is_leaf=linear.is_blocked
+  )[0]
+  for path, w in leaves:
+    names = [str(getattr(key, 'key', '')) for key in path]
+    if linear.is_blocked(w):
+      continue
+    if {*names} & {*linear.NAMES} and w.ndim > 1:
+      return f'the kernel does not multiply {"/".join(filter(None, names))}'
+  return ''
 
 
 def arrange(model: Model, params: Weights) -> dict[str, Arranged]:

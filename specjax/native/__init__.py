@@ -3,10 +3,11 @@
 XLA has no product that serves a few rows at the price of reading a weight once
 with all cores: a library's repacks the weight, and a sum over blocks runs on
 one core. `few_rows.c` does it, and is no slower with many; `groups.c` does it
-with weights of few bits. `attention.c`
-attends to a cache and a block in one operation, `heads.c` turns and lays out
-what is attended, where XLA takes forty small ones, and `sums.c` adds up what
-norms divide by. In all of them a row has the same bits alone and beside others.
+with weights of few bits. `attention.c` attends to a cache and a block in one
+operation, `heads.c` turns and lays out what is attended, where XLA takes forty
+small ones, and `norms.c` norms. In all of them a row has the same bits alone
+and beside others.
+
 The first process that needs them compiles them with the C compiler of the
 machine, for the instructions of its processor, and keeps them in the user's
 cache folder. Where that cannot be done (`reason` says why) nothing is lost but
@@ -60,7 +61,7 @@ _SECONDS = 60.0  # that compiling may take
 _PRODUCT = 'specjax_few_rows'
 _GROUPS = 'specjax_groups'
 _HEADS = 'specjax_heads'
-_SUMS = 'specjax_sums'
+_NORMS = 'specjax_norms'
 _ATTEND = 'specjax_attend'
 
 
@@ -135,7 +136,7 @@ def _register(path: pathlib.Path) -> None:
   """Tells JAX of a compiled kernel."""
   library = ctypes.CDLL(str(path))
   library.use_helpers(min(_cores(), _MOST_CORES) - 1)
-  for name in (_PRODUCT, _GROUPS, _HEADS, _SUMS, _ATTEND):
+  for name in (_PRODUCT, _GROUPS, _HEADS, _NORMS, _ATTEND):
     capsule = jax.ffi.pycapsule(library[name.removeprefix('specjax_')])
     jax.ffi.register_ffi_target(name, capsule, platform='cpu')
 
@@ -276,26 +277,45 @@ def _grouped_product_of_batches(size, batched, x, *weight):
 
 
 @jax.custom_batching.custom_vmap
-def _sums(x):
-  call = jax.ffi.ffi_call(_SUMS, jax.ShapeDtypeStruct(x.shape[:1], x.dtype))
-  return call(x)
+def _norm(x, scale, numbers):
+  call = jax.ffi.ffi_call(_NORMS, jax.ShapeDtypeStruct(x.shape, x.dtype))
+  return call(x, scale, numbers)
 
 
-@_sums.def_vmap
-def _sums_of_batches(size, batched, x):
-  """More rows are rows."""
-  del batched  # There is one argument.
-  return _sums(x.reshape(-1, x.shape[-1])).reshape(size, -1), True
+@_norm.def_vmap
+def _norm_of_batches(size, batched, x, *rest):
+  """More rows of the same norm are rows; other norms take turns."""
+  if any(batched[1:]):
+    args = [
+      a if b else jnp.broadcast_to(a, (size, *a.shape))
+      for a, b in zip((x, *rest), batched, strict=True)
+    ]
+    return jax.lax.map(lambda one: _norm(*one), args), True
+  return _norm(x.reshape(-1, x.shape[-1]), *rest).reshape(x.shape), True
 
 
-def mean(x: jax.Array) -> jax.Array:
-  """Means [..., 1] of rows x [..., n], float32.
+def norm(
+  x: jax.Array,
+  scale: jax.Array | None,
+  epsilon: float,
+  *,
+  more: float = 0,
+  centre: bool = False,
+) -> jax.Array:
+  """RMSNorm of rows x [..., n] float32, or LayerNorm.
 
-  Each row has the same bits alone and beside others, which those of XLA have
-  not.
+  Each row has the same bits alone and beside others.
+
+  Args:
+    x: rows.
+    scale: [n] that the result is multiplied by; None: by nothing.
+    epsilon: added to the variance.
+    more: added to scale.
+    centre: take off the mean first, as in LayerNorm.
   """
-  made = _sums(x.reshape(-1, x.shape[-1])) / x.shape[-1]
-  return made.reshape(*x.shape[:-1], 1)
+  scale = jnp.zeros(0, x.dtype) if scale is None else scale
+  numbers = jnp.array([epsilon, more, centre], jnp.float32)
+  return _norm(x.reshape(-1, x.shape[-1]), scale, numbers).reshape(x.shape)
 
 
 @jax.custom_batching.sequential_vmap

@@ -22,6 +22,7 @@ enum {
   LINE = 64,          // bytes of a cache
   TOGETHER = 4,       // shares of rows, at most, that a chunk is read for once
   ALONE = 64 * 1024,  // products that one thread is faster with
+  SOME = -1,
 };
 
 // What is not seen lies so far below any largest score that its weight is 0.
@@ -60,6 +61,9 @@ typedef struct {
   float weights[MOST * CHUNK];  // of a chunk's places: first their scores
   float scores[MOST * CHUNK];   // of slots, where they lie in other places
   float top[MOST], total[MOST];
+  // Slots of the block that are of a row's text, where they are the first ones
+  // and all behind `first` are seen; else SOME.
+  int64_t run[MOST];
 } Share;
 
 // A chunk of slots, and its keys [D, slots] for all shares.
@@ -211,11 +215,12 @@ static void score_cache(Share *s, const Chunk *c) {
   }
 }
 
-// Makes weights of the scores of all places of a chunk.
-static void weigh(Share *s) {
+// Makes weights of the scores of the first places of a chunk. Behind them up to
+// whole columns nothing is seen.
+static void weigh(Share *s, int64_t count) {
   for (int64_t row = 0; row < s->count; row++) {
     float *weights = s->weights + row * CHUNK;
-    float top = largest(weights, CHUNK);
+    float top = largest(weights, whole_columns(count));
     if (top > s->top[row]) {
       float scale = exponential(all(s->top[row] - top))[0];
       s->top[row] = top;
@@ -224,7 +229,7 @@ static void weigh(Share *s) {
         s->value[row * WIDEST + i] *= scale;
     }
     Floats sums = {0};
-    for (int64_t i = 0; i < CHUNK; i += LANES) {
+    for (int64_t i = 0; i < whole_columns(count); i += LANES) {
       Floats *next = (Floats *)(weights + i);
       *next = exponential(*next - s->top[row]);
       sums += *next;
@@ -247,75 +252,121 @@ static void add_values(Share *s, const Memory *memory, int64_t from,
 
 static void attend_to_chunk(Share *s, const Chunk *c) {
   score_cache(s, c);
-  weigh(s);
+  weigh(s, c->count);
   add_values(s, c->memory, c->from, c->count, s->weights);
 }
 
-// What is done with slots of the block that have a place in a chunk.
-typedef enum { COUNT, TO_PLACES, FROM_PLACES } Way;
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Goes through slots of the block, which lie behind `used` slots of the cache,
-// and those of them with a place in the chunk that begins at `start`. Scores go
-// to the places of a query's slots, weights come from them.
-static int64_t places(Share *s, int64_t used, int64_t start, int64_t from,
-                      int64_t count, Way way) {
-  const Attention *a = s->a;
-  int64_t found = 0;
-  for (int64_t row = 0; row < s->count; row++) {
-    int64_t token = s->batch * a->tokens + token_of(s, row), place = used;
-    int64_t first = first_of(s, row);
-    const bool *has = a->mask + token * a->block.slots;
-    float *weights = s->weights + row * CHUNK - start;
-    float *scores = s->scores + row * CHUNK;
-    for (int64_t i = 0; i < from; i++) place += has[i];
-    for (int64_t i = 0; i < count; place += has[from + i], i++) {
-      bool sees = has[from + i] && (place >= first || place < a->sinks);
-      bool in = sees && place >= start && place < start + CHUNK;
-      if (way == FROM_PLACES) scores[i] = in ? weights[place] : 0;
-      if (way == TO_PLACES && in) weights[place] = scores[i];
-      found += in;
-    }
-  }
-  return found;
+// Slots of the block.
+typedef struct {
+  int64_t from, to;
+} Slots;
+
+static const bool *text_of(const Share *s, int64_t row) {
+  int64_t token = s->batch * s->a->tokens + token_of(s, row);
+  return s->a->mask + token * s->a->block.slots;
 }
 
-// Attends to the last slots of the cache, from a chunk on that is not full, and
-// to the block.
-static void attend_to_rest(const Attention *a, Share *s, int64_t shares,
-                           int64_t from, int64_t used) {
-  Chunk c;
-  int64_t slots = a->block.slots;
-  for (; from < used + slots; from += CHUNK) {
-    int64_t cached = used > from ? used - from : 0;
-    for (int64_t i = 0; i < shares; i++)
-      for (int64_t k = 0; k < MOST * CHUNK; k++) s[i].weights[k] = UNSEEN;
-    if (cached) {
-      open_chunk(&c, s, &a->cache, from, used);
-      for (int64_t i = 0; i < shares; i++) score_cache(s + i, &c);
-      for (int64_t i = 0; i < shares; i++)
-        for (int64_t row = 0; row < s[i].count; row++)
-          for (int64_t k = cached; k < whole_columns(cached); k++)
-            s[i].weights[row * CHUNK + k] = UNSEEN;
+// The place in its text of the next slot of the block, of which a row sees it
+// where it is `in` the chunk that begins at `start`.
+#define EACH_PLACE(s, row, used, start, count)                               \
+  const bool *has = text_of(s, row);                                         \
+  int64_t place = used, first = first_of(s, row);                            \
+  for (int64_t i = 0; i < count; place += has[i], i++)                       \
+    if (has[i] && place >= start && place < start + CHUNK &&                 \
+        (place >= first || place < (s)->a->sinks))
+
+// Slots that a row sees in the chunk that begins at `start`, the block beginning
+// behind `used` slots: no others, if there is a run.
+static Slots seen_by(const Share *s, int64_t row, int64_t used, int64_t start) {
+  Slots seen = {INT64_MAX, 0};
+  if (s->run[row] != SOME) {
+    seen.from = larger(larger(start, first_of(s, row)) - used, 0);
+    seen.to = smaller(start + CHUNK - used, s->run[row]);
+    return seen;
+  }
+  EACH_PLACE(s, row, used, start, s->a->block.slots) {
+    seen.from = smaller(seen.from, i);
+    seen.to = i + 1;
+  }
+  return seen;
+}
+
+// Puts scores of slots into the places where they are in the chunk.
+static void to_places(Share *s, int64_t used, int64_t start, Slots slots) {
+  for (int64_t row = 0; row < s->count; row++) {
+    float *weights = s->weights + row * CHUNK, *scores = s->scores + row * CHUNK;
+    if (s->run[row] == SOME) {
+      EACH_PLACE(s, row, used, start, slots.to)
+        if (i >= slots.from) weights[place - start] = scores[i - slots.from];
+      continue;
     }
-    for (Way way = TO_PLACES; way <= FROM_PLACES; way++) {
-      for (int64_t slot = 0; slot < slots; slot += CHUNK) {
-        int64_t count = slots - slot < CHUNK ? slots - slot : CHUNK, found = 0;
-        for (int64_t i = 0; i < shares; i++)
-          found += places(s + i, used, from, slot, count, COUNT);
-        if (!found) continue;
-        if (way == TO_PLACES) open_chunk(&c, s, &a->block, slot, slots);
-        for (int64_t i = 0; i < shares; i++) {
-          if (way == TO_PLACES) score(s + i, &c, s[i].scores);
-          places(s + i, used, from, slot, count, way);
-          if (way == FROM_PLACES)
-            add_values(s + i, &a->block, slot, count, s[i].scores);
-        }
-      }
-      if (way == FROM_PLACES) break;
-      for (int64_t i = 0; i < shares; i++) {
-        weigh(s + i);
-        add_values(s + i, &a->cache, from, cached, s[i].weights);
-      }
+    Slots seen = seen_by(s, row, used, start);
+    int64_t from = larger(seen.from, slots.from), to = smaller(seen.to, slots.to);
+    if (from < to)
+      memcpy(weights + used + from - start, scores + from - slots.from,
+             (to - from) * sizeof *scores);
+  }
+}
+
+// Puts weights of places where the slots are: 0 for those that are not seen.
+static void from_places(Share *s, int64_t used, int64_t start, Slots slots) {
+  for (int64_t row = 0; row < s->count; row++) {
+    float *weights = s->weights + row * CHUNK, *scores = s->scores + row * CHUNK;
+    memset(scores, 0, (slots.to - slots.from) * sizeof *scores);
+    if (s->run[row] == SOME) {
+      EACH_PLACE(s, row, used, start, slots.to)
+        if (i >= slots.from) scores[i - slots.from] = weights[place - start];
+      continue;
+    }
+    Slots seen = seen_by(s, row, used, start);
+    int64_t from = larger(seen.from, slots.from), to = smaller(seen.to, slots.to);
+    if (from < to)
+      memcpy(scores + from - slots.from, weights + used + from - start,
+             (to - from) * sizeof *scores);
+  }
+}
+
+// Attends to the chunk that begins at `start`, with the last of `used` slots of
+// the cache or none, and behind them with slots of the block.
+static void attend_to_both(const Attention *a, Share *s, int64_t shares,
+                           int64_t start, int64_t used) {
+  Chunk c;
+  int64_t cached = larger(used - start, 0), filled = cached;
+  Slots all = {a->block.slots, 0};
+  for (int64_t i = 0; i < shares; i++)
+    for (int64_t row = 0; row < s[i].count; row++) {
+      Slots seen = seen_by(s + i, row, used, start);
+      if (seen.from >= seen.to) continue;
+      all.from = smaller(all.from, seen.from / COLUMNS * COLUMNS);
+      all.to = larger(all.to, seen.to);
+    }
+  if (all.from >= all.to && !cached) return;
+  if (cached) open_chunk(&c, s, &a->cache, start, used);
+  if (all.to) filled = smaller(CHUNK, used + all.to - start);
+  for (int64_t i = 0; i < shares; i++) {
+    if (cached) score_cache(s + i, &c);
+    for (int64_t row = 0; row < s[i].count; row++)
+      for (int64_t k = cached; k < whole_columns(filled); k++)
+        s[i].weights[row * CHUNK + k] = UNSEEN;
+  }
+  for (int64_t from = all.from; from < all.to; from += CHUNK) {
+    Slots slots = {from, smaller(from + CHUNK, all.to)};
+    open_chunk(&c, s, &a->block, from, all.to);
+    for (int64_t i = 0; i < shares; i++) {
+      score(s + i, &c, s[i].scores);
+      to_places(s + i, used, start, slots);
+    }
+  }
+  for (int64_t i = 0; i < shares; i++) {
+    weigh(s + i, filled);
+    if (cached) add_values(s + i, &a->cache, start, cached, s[i].weights);
+    for (int64_t from = all.from; from < all.to; from += CHUNK) {
+      Slots slots = {from, smaller(from + CHUNK, all.to)};
+      from_places(s + i, used, start, slots);
+      add_values(s + i, &a->block, from, slots.to - from, s[i].scores);
     }
   }
 }
@@ -328,6 +379,16 @@ static float *row_of(const Share *s, const float *x, int64_t row) {
   return (float *)x + (place * a->heads + head) * a->width;
 }
 
+// See `Share.run`.
+static int64_t run_of(const Share *s, int64_t row) {
+  const Attention *a = s->a;
+  const bool *has = text_of(s, row);
+  const bool *end = memchr(has, false, a->block.slots);
+  int64_t run = end ? end - has : a->block.slots, used = a->length[s->batch];
+  if (used < a->sinks && first_of(s, row) > used) return SOME;
+  return memchr(has + run, true, a->block.slots - run) ? SOME : run;
+}
+
 static void begin(Share *s, const Attention *a, int64_t group, int64_t share) {
   int64_t rows = a->heads * a->tokens;
   s->a = a;
@@ -338,6 +399,7 @@ static void begin(Share *s, const Attention *a, int64_t group, int64_t share) {
   for (int64_t row = 0; row < s->count; row++) {
     s->top[row] = LOWEST;
     s->total[row] = 0;
+    s->run[row] = run_of(s, row);
     memset(s->value + row * WIDEST, 0, a->width * sizeof(float));
     memcpy(s->q + row * WIDEST, row_of(s, a->q, row), a->width * sizeof(float));
   }
@@ -371,7 +433,8 @@ static void attend_together(const Attention *a, int64_t group, int64_t share) {
     open_chunk(&c, s, &a->cache, from, used);
     for (int64_t i = 0; i < count; i++) attend_to_chunk(s + i, &c);
   }
-  attend_to_rest(a, s, count, from, used);
+  for (; from < used + a->block.slots; from += CHUNK)
+    attend_to_both(a, s, count, from, used);
   for (int64_t i = 0; i < count; i++) end(s + i);
 }
 

@@ -165,11 +165,13 @@ def test_rows_have_the_bits_of_plain_decoding(name):
   assert [parted(name, steps, depth) for depth in DEPTHS] == [0] * len(DEPTHS)
 
 
-def backwards(mean):
+def backwards(norm):
   """Adds up rows from behind where there are several of a text."""
 
-  def compute(x):
-    return mean(x[..., ::-1] if x.shape[1] > 1 else x)
+  def compute(x, scale, *args, **more):
+    if x.shape[1] == 1:
+      return norm(x, scale, *args, **more)
+    return norm(x[..., ::-1], scale[::-1], *args, **more)[..., ::-1]
 
   return compute
 
@@ -201,7 +203,7 @@ REORDERED = {
   'the first map of the MLP': (native, 'product', other_product(2)),
   'the last map of the MLP': (native, 'product', other_product(3)),
   'the head': (native, 'product', other_product(8)),
-  'norms': (native, 'mean', backwards(native.mean)),
+  'norms': (native, 'norm', backwards(native.norm)),
   'positions': (rotary, 'turns', other_turns),
   'attention': (native, 'attends', lambda width, slots: False),
 }
