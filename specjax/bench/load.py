@@ -417,7 +417,9 @@ def check_bits(plan: Plan, target: Description) -> None:
   if plan.exact == 'bits':
     dtype = plan.dtypes({'target': target})['target']
     shapes = target.shapes(dtype, plan.form)
+    mesh = plan.mesh.data * plan.mesh.model > 1
     reason = layouts.parting(target.model, shapes)
+    reason = 'the model is on a mesh' if mesh else reason
     need(not reason, f'exact is bits, but {reason}: leave it out')
 
 

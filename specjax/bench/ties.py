@@ -193,11 +193,12 @@ def _measure(ways: list[Scoring], prompt, new, values):
 
 
 def same_bits(ways: list[Scoring]) -> bool:
-  """Returns whether all ways score a text with the same bits."""
+  """Returns true if all ways score a text with the same bits."""
   target, weights = ways[0].target, ways[0].weights
-  alike = all(way.weights is weights for way in ways)
+  if any(way.weights is not weights for way in ways):
+    return False
   native = getattr(target.config, 'native', False)
-  return alike and native and not layouts.parting(target, weights)
+  return native and not layouts.parting(target, weights)
 
 
 def explain(

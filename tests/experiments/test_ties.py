@@ -26,7 +26,10 @@ def moved(**changes):
 
 def ways(*dtypes):
   """Ways to compute of which only the precision is looked at."""
-  return [ties.Scoring(None, np.zeros(1, dtype), 2, 1, 128) for dtype in dtypes]
+  target = types.SimpleNamespace(config=None)  # of other code
+  return [
+    ties.Scoring(target, np.zeros(1, dtype), 2, 1, 128) for dtype in dtypes
+  ]
 
 
 @pytest.fixture
@@ -86,6 +89,12 @@ def test_the_noise_is_twice_the_largest_change(
   found = explain((0, 1), moved(**{token: sign * change}), A_LOT)
   assert found.noise == 2 * change
   assert (found.margin, found.verdict) == (0.25, verdict)
+
+
+def test_nothing_is_a_tie_where_rows_have_the_same_bits(explain, monkeypatch):
+  assert explain((0, 1), moved(a=0.125), A_LOT).verdict == 'tie'
+  monkeypatch.setattr(ties, 'same_bits', lambda ways: len(ways) == 1)
+  assert explain((0, 1), moved(a=0.125), A_LOT).verdict == 'bug'
 
 
 def test_passes_in_other_precisions_are_noise_too(explain):

@@ -12,10 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import specjax
 from specjax import native, trees
+from specjax.bench import ties
+from specjax.bench.load import load_experiment
+from specjax.bench.plan import plan
+from specjax.errors import UserError
 from specjax.models import cache as caches
 from specjax.models import layouts, linear, prefill, rotary, transformer
-from tests.support import models
+from tests.support import models, tiny
 
 pytestmark = pytest.mark.usefixtures('kernel')
 SIZES = {'width': 48, 'head_dim': 16, 'mlp_width': 80}
@@ -215,3 +220,58 @@ def test_another_order_of_several_rows_is_seen(operation, monkeypatch):
   wanted('float32'), begun('float32')  # As they are.
   monkeypatch.setattr(*REORDERED[operation])
   assert parted('float32', Steps(*made('float32')), 5)
+
+
+@pytest.mark.parametrize(
+  ('options', 'dtype', 'reason'),
+  [
+    ({}, 'float32', ''),
+    ({}, 'float16', 'layer0/'),
+    ({'mlp_width': 20}, 'float32', 'layer0/up'),
+    ({'head_dim': 4}, 'float32', 'heads of 4'),
+    ({'head_dim': 272}, 'float32', 'heads of 272'),
+    (models.CHOICES['normed behind'], 'float32', 'sinks'),
+    (models.CHOICES['a state'], 'float32', 'state'),
+  ],
+)
+def test_what_gives_a_row_other_bits_is_named(options, dtype, reason):
+  model = models.tiny(VOCAB, 2, **SIZES | options)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
+  found = layouts.parting(model, shapes)
+  assert (reason in found) if reason else not found
+
+
+def test_a_target_is_loaded_with_them(folder):
+  target = specjax.load(folder / 'target', exact='bits')
+  assert target.layout == layouts.NATIVE
+  assert not layouts.parting(target.model, target.params)
+  for field, options in {
+    'exact': {'exact': 'bit'},
+    'layout': {'exact': 'bits', 'layout': 'whole'},
+    'kernel': {'exact': 'bits', 'dtype': 'float16'},
+  }.items():
+    with pytest.raises(ValueError, match=field):
+      specjax.load(folder / 'target', **options)
+
+
+def test_programs_compute_with_them(folder):
+  x = tiny.experiment(folder, drafters=('ngram',), exact='bits')
+  built = load_experiment(plan(x))
+  assert [*built.forms] == [layouts.NATIVE]
+  x.dtype = 'float16'
+  with pytest.raises(UserError, match='exact is bits'):
+    load_experiment(plan(x))
+
+
+def test_texts_that_part_then_have_met_a_bug():
+  native, same = made('float32'), functools.partial(ties.Scoring, rows=5)
+  model = models.tiny(VOCAB, 2, **SIZES)
+  other = jax.tree.map(jnp.copy, native.params)
+
+  def told(*forms):
+    return ties.same_bits([same(*form, batch=2, slots=128) for form in forms])
+
+  assert told(native, native)
+  assert not told(native, (native.model, other))
+  assert not told((model, other), (model, other))

@@ -36,6 +36,7 @@ _FIELDS = r"""run tiny.py:
   batches 0 (1,3) two
   max_new_tokens 0 10000000000
   dtype half float64
+  exact bit
   target.dtype int8
   draft.dtype int8
   seed -1 4294967296 1180591620717411303424
