@@ -251,5 +251,5 @@ def attend(
     part = merge(part, Partial(top, jnp.ones_like(part.total), nothing))
   # A row that sees nothing (padding) has total 0: it gets 0, not NaN.
   out = part.value / jnp.maximum(part.total, 1e-30)[..., None]
-  out = out.astype(q.dtype).reshape(b, g, r, t, -1)
+  out = out.astype(q.dtype).reshape(b, g, r, t, out.shape[-1])
   return out.transpose(0, 3, 1, 2, 4)

@@ -35,8 +35,8 @@ def _choose(e: Mixture, scores: jax.Array, shift: jax.Array | None):
     apart = wanted.reshape(len(wanted), e.groups, -1)
     best, _ = jax.lax.top_k(apart, 1 if shift is None else 2)
     _, groups = jax.lax.top_k(best.sum(-1), e.best_groups)
-    open_ = (groups[..., None] == jnp.arange(e.groups)).any(1)
-    apart = jnp.where(open_[..., None], apart, -jnp.inf)
+    eligible = (groups[..., None] == jnp.arange(e.groups)).any(1)
+    apart = jnp.where(eligible[..., None], apart, -jnp.inf)
     wanted = apart.reshape(wanted.shape)
   weight, chosen = jax.lax.top_k(wanted, e.chosen)
   if shift is not None:

@@ -118,6 +118,12 @@ def test_fused_attention_has_no_cap(data):
     attend(data, LENGTH, cap=2.0, way=FUSED)
 
 
+def test_fused_attention_reads_no_latents():
+  q, k, v = (jnp.zeros((1, 1, *x)) for x in ((2, 6), (2, 8), (8, 4)))
+  with pytest.raises(ValueError, match='the model has latents'):
+    FUSED(q, KV(k, v), attention.View(jnp.ones(1, jnp.int32)), None)
+
+
 @pytest.mark.parametrize(
   ('lengths', 'window', 'sinks', 'read'),
   [

@@ -376,7 +376,8 @@ OPTIONS |= {
   'glm4_moe_lite': {
     k: v for k, v in (_LATENT | _EXPERTS).items() if k[:5] != 'first'
   },
-  'youtu': _LATENT,
+  # Norms of latents have an epsilon of their own.
+  'youtu': dict(_LATENT, rms_norm_eps=0.03),
   'glm4_moe': _HALF | _EXPERTS | dict(use_qk_norm=True),
   'lfm2': _CONVOLVED | dict(block_multiple_of=7),
   'lfm2_moe': _CONVOLVED
