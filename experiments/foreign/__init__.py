@@ -7,6 +7,8 @@ how each package was installed.
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import pathlib
 import sys
 from unittest import mock
 
@@ -30,3 +32,19 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def stub(*packages: str) -> None:
   """Puts mocks in the place of packages that a tried function does not call."""
   sys.meta_path.insert(0, _Stubs(packages))
+
+
+def folder(package: str) -> pathlib.Path:
+  """Returns the folder of an installed package, which is not imported."""
+  found = importlib.util.find_spec(package)
+  if found is None:
+    raise ImportError(f'{package} is not installed')
+  return pathlib.Path(found.submodule_search_locations[0])
+
+
+def load(path: pathlib.Path):
+  """Returns one module of a package, without the package."""
+  spec = importlib.util.spec_from_file_location(f'foreign_{path.stem}', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module

@@ -1,5 +1,6 @@
 """Samplers of others on trial: right ones, planted bugs, and bad input."""
 
+import functools
 import re
 
 import jax
@@ -10,30 +11,19 @@ from experiments.foreign import ours
 from specjax import sampling, verify
 from specjax.bench.config import Certificate
 from specjax.certify import cells, foreign, foreign_trial, planted, trial
-from specjax.certify.foreign import Foreign
-from specjax.certify.foreign_trial import SETTINGS, try_foreign
+from specjax.certify.foreign_trial import SETTINGS
 from specjax.errors import UserError
 from specjax.programs import certify
 from tests.experiments import test_certify_one
 from tests.support import foreign_on_trial as samplers
 
 slow = pytest.mark.slow
-SMALL = (1, 2), (1, 3)
+SMALL = samplers.SMALL
 
 
 @pytest.fixture
 def judged(monkeypatch):
-  """Judges a function at some settings and shapes; returns rows, verdict."""
-
-  def judge(function, settings=('T 1',), shapes=SMALL[:1], steps=64):
-    chosen = {name: SETTINGS[name] for name in settings}
-    monkeypatch.setattr(foreign_trial, 'SETTINGS', chosen)
-    monkeypatch.setattr(foreign_trial, '_QUICK', shapes)
-    rows: list[dict] = []
-    x = Certificate(quick=True, rows=steps, rounds=16)
-    return rows, try_foreign(x, Foreign('it', function), rows.append)
-
-  return judge
+  return functools.partial(samplers.judge, monkeypatch)
 
 
 CUT = 'T 2, top-p 0.7'

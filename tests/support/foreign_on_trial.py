@@ -2,8 +2,24 @@
 
 import numpy as np
 
-from specjax.certify import cells
-from specjax.certify.foreign import processed
+from specjax.bench.config import Certificate
+from specjax.certify import cells, foreign_trial
+from specjax.certify.foreign import Foreign, processed
+
+SMALL = (1, 2), (1, 3)
+
+
+def judge(monkeypatch, function, settings=('T 1',), shapes=SMALL[:1], steps=64):
+  """Judges a function at some settings and shapes; returns rows, verdict."""
+  chosen = {name: foreign_trial.SETTINGS[name] for name in settings}
+  monkeypatch.setattr(foreign_trial, '_QUICK', shapes)
+  rows: list[dict] = []
+  x = Certificate(quick=True, rows=steps, rounds=16)
+  with monkeypatch.context() as patch:
+    patch.setattr(foreign_trial, 'SETTINGS', chosen)
+    sampler = Foreign('it', function)
+    return rows, foreign_trial.try_foreign(x, sampler, rows.append)
+
 
 _target = processed
 
