@@ -3,9 +3,10 @@
   specjax parity
 
 This compares 201 prompts at gamma 3 and at gamma 4. Expect no bugs, exit status
-0, and with `--dtype=float64` no difference at all. Other
+0, and with `--exact=bits` or `--dtype=float64` no difference at all. Other
 comparisons:
 
+  --drafters=tree
   --against=batch --batch=8
   --against=dtype \\
     --other_dtype=bfloat16
@@ -28,6 +29,9 @@ def get_config() -> Parity:
     target=Checkpoint(pair.path('target')),
     candidates={
       'draft-128': Candidate('lm', 3, pair.path('draft-128')),
+      'tree': Candidate(
+        'lm', 3, pair.path('draft-128'), {'widths': (2,)}, ('recursive',)
+      ),
       'ngram': Candidate('ngram', 4),
     },
     drafters=('draft-128',),
