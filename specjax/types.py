@@ -322,6 +322,10 @@ class Rule(NamedTuple):
   rest(draft, scores, row) -> [V]: the distribution of the next token after
     `row` was the last one accepted.
   lossless: whether the output keeps the target's distribution exactly.
+  placed: whether the target draws the token behind every row first, by a coin
+    of its place in the text, and a node is accepted where it is that token.
+    `accept` and `rest` say how likely that is, for a draft that knows nothing
+    of the coins. A text is then that of plain decoding under the same rule.
   refuses(drafter) -> str: why the rule cannot take a drafter's kind of draft,
     and the remedy; empty where it can.
   """
@@ -330,6 +334,7 @@ class Rule(NamedTuple):
   rest: Callable[..., jax.Array]
   lossless: bool
   refuses: Callable[[Drafter], str] = lambda drafter: ''
+  placed: bool = False
 
 
 class Scores(NamedTuple):

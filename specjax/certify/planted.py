@@ -187,6 +187,15 @@ WRONG_RULES = (
     cases.CHAINS.source,
   ),
   WrongRule(
+    'naive: later siblings are judged as if alone',
+    verify.naive._replace(
+      accept=lambda draft, scores: at_tokens(
+        scores.probs[draft.parents], draft.tokens
+      )
+    ),
+    cases.TREE.source,
+  ),
+  WrongRule(
     'cascade: the inner rule accepts everything',
     verify.token,
     lambda tiny: cases.of_cascade(
@@ -515,6 +524,12 @@ _OTHER = cases.find('token', cases.OTHER, 'other transformer')
 _DFLASH = cases.find('token', cases.DFLASH, 'transformer')
 
 
+def _one_place(key, draft, scores, rule, depth):
+  return verify.judge(
+    jnp.broadcast_to(key[:1], key.shape), draft, scores, rule, depth
+  )
+
+
 def _in_step(name: str, case=_TOKEN, quick: bool = False, **parts) -> WrongLoop:
   return WrongLoop(name, case, None, generate.PARTS._replace(**parts), quick)
 
@@ -594,6 +609,11 @@ WRONG_LOOPS = (
   ),
   _in_step(
     'the coin that rejects draws the residual, too', judge=_coin_used_twice
+  ),
+  _in_step(
+    'naive: places of a step share their coins',
+    cases.find('naive', cases.TREE),
+    judge=_one_place,
   ),
   _in_step('an end of text inside a block is ignored', emit=_ends_only_last),
   _in_step(

@@ -245,6 +245,9 @@ def step(
   arguments.check_state(state, spec)
   drafter = spec.drafter
   keep, to_draft, to_judge = parts.split(state.key)
+  if spec.rule.placed:  # Each place has its coins, whatever the steps are.
+    keep = state.key
+    to_draft = jax.vmap(jax.random.fold_in)(to_draft, state.length)
   ctx = context(state)
   with jax.named_scope('propose'):
     draft, memory = scoring.propose(

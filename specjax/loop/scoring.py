@@ -33,6 +33,13 @@ def split(keys: jax.Array):
   return made[:, 0], made[:, 1], made[:, 2]
 
 
+def placed(keys: jax.Array, ctx: Context, draft: Draft) -> jax.Array:
+  """Keys [B, N+1] of the tokens behind rows, by their places in the text."""
+  depth, _ = trees.each(trees.ancestors, draft.parents)
+  places = ctx.length[:, None] + depth
+  return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys, places)
+
+
 def along(rows: jax.Array, path: jax.Array) -> jax.Array:
   """rows [B, N, ...] gathered along path [B, P]."""
   index = path.reshape(*path.shape, *(1,) * (rows.ndim - 2))
@@ -256,6 +263,8 @@ def decide(
   tokens_above = functools.partial(trees.above, depth=depth)
   above = trees.each(tokens_above, draft.parents, draft.tokens)
   scores = distributions(logits, ctx.sampling, ctx.history, above)
+  if rule.placed:
+    key = placed(key, ctx, draft)
   decided = functools.partial(judge, rule=rule, depth=depth)
   return scores, jax.vmap(decided)(key, draft, scores)
 

@@ -10,6 +10,7 @@ runs.
   recursive   any tree                   exact    arXiv:2305.09781, 2402.12374
   k_seq       tree of i.i.d. siblings    exact    arXiv:2310.15141
   traversal   any tree                   exact    arXiv:2505.12398
+  naive       any tree                   exact    arXiv:2305.09781
   observe     any                        exact    accepts nothing: for alpha
   lenience    chain                      lossy    arXiv:2211.17192, A.5
   typical     any tree                   lossy    arXiv:2401.10774
@@ -29,4 +30,5 @@ from specjax.verify.lossy import simulated as simulated
 from specjax.verify.lossy import typical as typical
 from specjax.verify.traversal import traversal as traversal
 from specjax.verify.trees import k_seq as k_seq
+from specjax.verify.trees import naive as naive
 from specjax.verify.trees import recursive as recursive

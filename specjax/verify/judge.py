@@ -65,13 +65,19 @@ def walk(draft: Draft, accept: jax.Array, u: jax.Array, depth: int):
 def judge(
   key: jax.Array, draft: Draft, scores: Scores, rule: Rule, depth: int
 ) -> Verdict:
-  """Verifies one draft. The key is consumed.
+  """Verifies one draft. The key is consumed; of a `placed` rule [N+1] are.
 
   A chance to be accepted is rounded up to a multiple of 2**-24 in float32: a
   chance of 0 stays 0, and one of 1 is certain.
   """
   nodes = draft.tokens.shape[0]
   dtype = scores.probs.dtype
+  if rule.placed:
+    coins = jax.vmap(lambda one: jax.random.bits(one, (2,), jnp.uint32))(key)
+    own = jax.vmap(sampling.draw)(coins, scores.probs)
+    accept = (draft.tokens == own[draft.parents]).astype(dtype)
+    path, count = walk(draft, accept, jnp.zeros(nodes, dtype), depth)
+    return Verdict(path, count, own[path[-1]])
   bits = jax.random.bits(key, (nodes + 2,), jnp.uint32)
   u = sampling.uniform(bits[2:], dtype)
   path, count = walk(draft, rule.accept(draft, scores), u, depth)

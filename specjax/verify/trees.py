@@ -61,6 +61,49 @@ def recursive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
 recursive = Rule(recursive_accept, recursive_rest, lossless=True)
 
 
+def _untried(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
+  """Acceptance [N] of every node, and p [N+1, V] without a row's children."""
+  p = scores.probs
+  nodes, place = draft.tokens.shape[0], jnp.arange(draft.tokens.shape[0])
+  rank, exists = trees.rank(draft.parents), place < draft.size
+
+  def turn(i, carry):
+    accept, left = carry
+    child = trees.child(draft.parents, (rank == i) & exists)  # [N+1], N: none
+    token = draft.tokens[jnp.minimum(child, nodes - 1)]
+    chance = quotient(at_tokens(left, token), left.sum(-1))
+    accept = accept.at[child].set(jnp.minimum(chance, 1), mode='drop')
+    row = jnp.arange(nodes + 1)
+    tried = left.at[row, token].set(0)
+    return accept, jnp.where((child < nodes)[:, None], tried, left)
+
+  most = jnp.where(exists, rank + 1, 0).max(initial=0)
+  return jax.lax.fori_loop(0, most, turn, (jnp.zeros(nodes, p.dtype), p))
+
+
+def naive_accept(draft: Draft, scores: Scores) -> jax.Array:
+  """p(x) over what earlier siblings have left of p.
+
+  The target's own token is among the children of a row, or it is not: naive
+  sampling in SpecInfer (Miao et al., arXiv:2305.09781, section 4.3). How the
+  draft was drawn does not matter, and neither does q.
+  """
+  if draft.tokens.shape[0] == 0:
+    return jnp.zeros(0, scores.probs.dtype)
+  return _untried(draft, scores)[0]
+
+
+def naive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
+  """p without the children of a row."""
+  p = scores.probs[row]
+  if draft.tokens.shape[0] == 0:
+    return p
+  return residual(_untried(draft, scores)[1][row], p)
+
+
+naive = Rule(naive_accept, naive_rest, lossless=True, placed=True)
+
+
 def _refuses_dependent(drafter: Drafter) -> str:
   if drafter.independent:
     return ''

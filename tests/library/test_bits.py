@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import native, trees
+from specjax import native, trees, verify
 from specjax.bench import ties
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
@@ -275,3 +275,32 @@ def test_texts_that_part_then_have_met_a_bug():
   assert told(native, native)
   assert not told(native, (native.model, other))
   assert not told((model, other), (model, other))
+
+
+def test_sampled_texts_are_those_of_plain_decoding_by_a_placed_rule(folder):
+  target = specjax.load(folder / 'target', exact='bits')
+  prompts = [[5, 6, 7], [8, 9, 10, 11, 5], [3]]
+
+  def decode(drafter, gamma, rule, prompts=prompts, seed=0):
+    return specjax.decode(
+      target,
+      drafter,
+      prompts,
+      new_tokens=24,
+      gamma=gamma,
+      temperature=0.4,
+      top_k=8,
+      seed=seed,
+      rule=rule,
+    )
+
+  plain = decode(None, 1, verify.naive)
+  itself = functools.partial(specjax.drafters.lm.load, target, target.path)
+  for drafter, gamma in ((itself(), 3), (itself(widths=(3, 2)), 2)):
+    out = decode(drafter, gamma, verify.naive)
+    assert out.tau > 1.3
+    assert out.tokens == plain.tokens
+    few = decode(drafter, gamma, verify.naive, prompts[:1])
+    assert few.tokens == plain.tokens[:1]
+  assert decode(itself(), 3, verify.token).tokens != plain.tokens
+  assert decode(None, 1, verify.naive, seed=1).tokens != plain.tokens

@@ -98,6 +98,7 @@ RULES = {
   'recursive': (verify.recursive, DRAWN_TREES | INDEPENDENT),
   'traversal': (verify.traversal, DRAWN_TREES | INDEPENDENT),
   'k_seq': (verify.k_seq, INDEPENDENT),
+  'naive': (verify.naive, DRAWN_TREES | {'three': CHAINS['three']}),
   'observe': (verify.observe, {n: (CHAINS | DRAWN_TREES)[n] for n in ONES}),
   'lenience of 1': (verify.lenience(1.0), {'three': CHAINS['three']}),
 }

@@ -132,6 +132,20 @@ def test_the_threshold_of_k_seq(count, p, expected):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_the_target_s_own_token_is_among_the_children_or_not():
+  """Whatever q is; a second child with the same token is never the one."""
+  q = [0.0, 0.0, 1.0]
+  draft = draft_of([1, 1, 0], [0, 0, 0], 3, [q] * 3)
+  scores = scores_of(*[[0.25, 0.5, 0.25]] * 4)
+  found = accept(verify.naive, draft, scores)
+  np.testing.assert_allclose(found, [0.5, 0, 0.5], atol=1e-7)
+  left = rest(verify.naive, draft, scores, jnp.array(0))
+  np.testing.assert_allclose(left, [0, 0, 1], atol=1e-7)
+  shorter = draft._replace(size=jnp.array(2))
+  left = rest(verify.naive, shorter, scores, jnp.array(0))
+  np.testing.assert_allclose(left, [0.5, 0, 0.5], atol=1e-7)
+
+
 def test_block_verification_of_a_chain_that_ends_early():
   """As if the block had been that long: h = w where it ends."""
   q = [0.5, 0.25, 0.25]
