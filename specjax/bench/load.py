@@ -407,7 +407,6 @@ def check_rule(name: str, rule, drafter: Drafter, whose: str) -> None:
   need(not reason, f'verifiers: {name} does not take {whose}: {reason}')
 
 
-@progress.phase('loading')
 def check_bits(plan: Plan, target: Description) -> None:
   """Refuses a target whose rows have no bits of their own where they must.
 
@@ -423,6 +422,7 @@ def check_bits(plan: Plan, target: Description) -> None:
     need(not reason, f'exact is bits, but {reason}: leave it out')
 
 
+@progress.phase('loading')
 def load_experiment(plan: Plan) -> Loaded:
   """Checks what the files of a plan say, loads weights, returns what runs.
 

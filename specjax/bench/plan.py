@@ -554,7 +554,7 @@ def settings_of(x: Any) -> dict:
   for name in (*optional, 'binaries'):
     if not settings.get(name, True):
       del settings[name]
-  for name in ('dtype', 'weights'):
+  for name in ('dtype', 'weights', 'exact'):
     if settings.get(name) == precision.AUTO:
       del settings[name]
   for candidate in settings.get('candidates', {}).values():
