@@ -277,6 +277,7 @@ def test_texts_that_part_then_have_met_a_bug():
   assert not told((model, other), (model, other))
 
 
+@pytest.mark.slow
 def test_sampled_texts_are_those_of_plain_decoding_by_a_placed_rule(folder):
   target = specjax.load(folder / 'target', exact='bits')
   prompts = [[5, 6, 7], [8, 9, 10, 11, 5], [3]]
