@@ -262,9 +262,10 @@ def make_drafter(
 def _chance(rule: Rule, single: Drafter) -> generate.StepParts:
   """Parts that count the chance of a first token under a rule.
 
-  For one candidate and an exact rule that chance has the mean of the overlap.
+  For one candidate and an exact rule that looks at q that chance has the mean
+  of the overlap.
   """
-  if rule.lossless and single.nodes == 1:
+  if rule.lossless and single.nodes == 1 and not rule.placed:
     return generate.PARTS
   return generate.PARTS._replace(overlap=verify.chance(rule))
 

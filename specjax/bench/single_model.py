@@ -8,6 +8,7 @@ from specjax import prompts
 from specjax.bench import memory, vocabulary
 from specjax.bench.config import Experiment, Prompts
 from specjax.bench.load import (
+  check_bits,
   check_dtypes,
   check_rule,
   fetch_weights,
@@ -112,6 +113,7 @@ def load(plan: Plan, longest: int = 0) -> Pair:
   left = room(plan, described)
   if longest:
     memory.refuse(plan, described, min(longest, left), plan.batch)
+  check_bits(plan, described['target'])
   fetch_weights(plan)
   (planned,) = plan.drafters.values()
   with blame('target.path: '):

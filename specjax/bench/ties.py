@@ -202,7 +202,12 @@ def same_bits(ways: list[Scoring]) -> bool:
 
 
 def explain(
-  ways: list[Scoring], prompt, values: sampling.Sampling, text, other
+  ways: list[Scoring],
+  prompt,
+  values: sampling.Sampling,
+  text,
+  other,
+  ours: bool = True,
 ) -> Difference:
   """Judges the first difference of two greedy continuations.
 
@@ -212,6 +217,7 @@ def explain(
     values: of its one row.
     text: new tokens.
     other: new tokens that differ somewhere.
+    ours: whether both were computed in these ways, not by another program.
 
   Raises:
     ValueError: the texts are equal.
@@ -238,7 +244,7 @@ def explain(
   if None not in pair and np.isfinite(first[pair]).all():
     margin = float(first.max() - first[pair].min())
   tie = margin is not None and margin <= min(noise, _SLACK * rounding)
-  tie = tie and not same_bits(ways)
+  tie = tie and not (ours and same_bits(ways))
   return Difference(
     position,
     (pair[0], pair[1]),

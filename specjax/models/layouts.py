@@ -125,6 +125,10 @@ def parting(model: Model, params: Weights) -> str:
   kernel = config.attention is cache_attention.kernel
   if not kernel or not native.attends(config.head_dim, native.COLUMNS):
     return f'heads of {config.head_dim} entries are not attended by the kernel'
+  table = params['embedding']
+  head = table.head if isinstance(table, linear.Table) else table
+  if config.tied_embeddings and not linear.is_blocked(head):
+    return 'the kernel does not multiply embedding'
   leaves = jax.tree_util.tree_flatten_with_path(
     params, is_leaf=linear.is_blocked
   )[0]

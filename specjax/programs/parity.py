@@ -125,14 +125,15 @@ class Comparison:
   def differences(self, mine: Side, other: Side, domain: str) -> list[dict]:
     """Explains the differences in a domain."""
     mines, others = self.decode(mine, domain), self.decode(other, domain)
-    if other.way is None:  # A text alone: as plain decoding computes it.
+    ours = other.way is not None
+    if not ours:  # A text alone: as plain decoding computes it.
       other = Side('plain', self.built.base, mine.batch)
     ways = [ties.way(x.way, x.batch, *self.built.slots) for x in (mine, other)]
     explained = []
     for i, a, b in zip(self.places[domain], mines, others, strict=True):
       if a != b:
         values = self.job(self.prompts, range(i, i + 1)).values
-        difference = ties.explain(ways, self.prompts[i], values, a, b)
+        difference = ties.explain(ways, self.prompts[i], values, a, b, ours)
         explained.append({'prompt': i, **difference._asdict()})
     return explained
 

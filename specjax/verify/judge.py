@@ -98,9 +98,9 @@ def chance(rule: Rule) -> Callable[[Draft, Scores], jax.Array]:
   """The probability that a rule accepts one of the first tokens of a draft.
 
   In place of `overlap` (`generate.StepParts`) its mean is alpha under the rule:
-  for k candidates of a place, or with lenience. For a chain and an exact rule
-  it has the same mean as `overlap` and a larger variance, since one draft is
-  looked at instead of all.
+  for k candidates of a place, with lenience, or under a `placed` rule. For a
+  chain and another exact rule it has the same mean as `overlap` and a larger
+  variance, since one draft is looked at instead of all.
   """
 
   def first(draft: Draft, scores: Scores) -> jax.Array:

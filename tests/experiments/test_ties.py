@@ -36,7 +36,7 @@ def ways(*dtypes):
 def explain(monkeypatch):
   """The verdict on two tokens, from logits as they were measured."""
 
-  def explain(pair, scored, nudged, whole=(), dtypes=(np.float32,)):
+  def explain(pair, scored, nudged, whole=(), dtypes=(np.float32,), **more):
     measured = (
       np.array([FIRST, *whole]),
       np.array([nudged, *[nudged] * len(whole)]),
@@ -50,7 +50,7 @@ def explain(monkeypatch):
 
     monkeypatch.setattr(ties, '_measure', measure)
     text, other = ([1, 2, token] for token in pair)
-    found = ties.explain(ways(*dtypes), [9], None, text, other)
+    found = ties.explain(ways(*dtypes), [9], None, text, other, **more)
     assert asked == [([9], [1, 2])]
     assert (found.position, found.tokens) == (2, tuple(pair))
     return found
@@ -95,6 +95,9 @@ def test_nothing_is_a_tie_where_rows_have_the_same_bits(explain, monkeypatch):
   assert explain((0, 1), moved(a=0.125), A_LOT).verdict == 'tie'
   monkeypatch.setattr(ties, 'same_bits', lambda ways: len(ways) == 1)
   assert explain((0, 1), moved(a=0.125), A_LOT).verdict == 'bug'
+  # Another program's text was computed in another way.
+  theirs = explain((0, 1), moved(a=0.125), A_LOT, ours=False)
+  assert theirs.verdict == 'tie'
 
 
 def test_passes_in_other_precisions_are_noise_too(explain):

@@ -228,6 +228,9 @@ def test_another_order_of_several_rows_is_seen(operation, monkeypatch):
     ({}, 'float32', ''),
     ({}, 'float16', 'layer0/'),
     ({'mlp_width': 20}, 'float32', 'layer0/up'),
+    ({'tied_embeddings': True}, 'float32', ''),
+    ({'tied_embeddings': True, 'vocab_size': 63}, 'float32', 'embedding'),
+    ({'vocab_size': 63}, 'float32', 'unembedding'),
     ({'head_dim': 4}, 'float32', 'heads of 4'),
     ({'head_dim': 272}, 'float32', 'heads of 272'),
     (models.CHOICES['normed behind'], 'float32', 'sinks'),
@@ -235,7 +238,9 @@ def test_another_order_of_several_rows_is_seen(operation, monkeypatch):
   ],
 )
 def test_what_gives_a_row_other_bits_is_named(options, dtype, reason):
-  model = models.tiny(VOCAB, 2, **SIZES | options)
+  options = dict(options)
+  vocab = options.pop('vocab_size', VOCAB)
+  model = models.tiny(vocab, 2, **SIZES | options)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
   found = layouts.parting(model, shapes)
