@@ -289,8 +289,8 @@ class Certificate:
     drafter: likewise a load function, with the path that it reads behind a
       colon.
     policy: likewise a `policies.Policy`.
-    foreign: likewise a function that verifies drafts for another system; see
-      `certify.foreign`.
+    foreign: full name of a function that verifies drafts for another system;
+      see `certify.foreign`.
   """
 
   name: str = 'certify'

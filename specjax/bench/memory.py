@@ -226,7 +226,7 @@ def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
     entries += 2 * heads * sum(caches.widths(c))
   wide = 12 * heads * slots
   if ours and (made := c.recurrent) is not None:
-    # Floats of rows that see each other, and of what the maps give.
+    # Floats of scores of rows among themselves, and of outputs of the maps.
     seen = made.value_heads * caches.block_of(slots)
     wide = max(wide, 16 * seen + 32 * (made.channels + made.values))
   return wide + entries * jnp.dtype(dtype).itemsize

@@ -75,7 +75,7 @@ def _favour(space: Coins, token: int) -> np.ndarray:
 
 
 def _signatures(space: Coins, points: np.ndarray) -> Ask:
-  """What comes of points [k, single] with each token ahead in every race."""
+  """Outcomes at points [k, single], with each token ahead in every race."""
   if not space.races:
     return (yield points)[:, None]
   tokens = range(space.vocab)

@@ -244,7 +244,7 @@ class Group:
 
 @dataclasses.dataclass
 class Result:
-  """What is known of an example."""
+  """An example's drafts, its law as far as it was found, and simulations."""
 
   drafts: Drafts
   group: Group
@@ -268,7 +268,7 @@ class Result:
 
   @property
   def step(self) -> np.ndarray:
-    """Chances [M, texts] of what a step ends with, by draft."""
+    """Chances [M, texts] of the text behind a step, for each draft."""
     assert self.found is not None
     size = len(self.drafts.texts)
     return np.stack([cells.law(x, size) for x in self.found])

@@ -202,7 +202,7 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
 
   Args:
     target: the target.
-    stack: of what is open.
+    stack: closes the files.
     weights: fetch what is missing of a model of the Hub.
 
   Raises:

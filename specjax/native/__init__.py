@@ -207,7 +207,29 @@ def claim_cores() -> bool:
   return os.environ.get(_THREADS) == '1'
 
 
-@jax.custom_batching.custom_vmap
+def _of_rows(call):
+  """`vmap` of a call on rows makes more rows of them; other weights take turns.
+
+  Args:
+    call: (rows [R, in], *weights) -> [R, out].
+  """
+  call = jax.custom_batching.custom_vmap(call)
+
+  @call.def_vmap
+  def batches(size, batched, x, *weights):
+    if any(batched[1:]):
+      args = [
+        a if b else jnp.broadcast_to(a, (size, *a.shape))
+        for a, b in zip((x, *weights), batched, strict=True)
+      ]
+      return jax.lax.map(lambda one: call(*one), args), True
+    y = call(x.reshape(-1, x.shape[-1]), *weights)
+    return y.reshape(size, -1, y.shape[-1]), True
+
+  return call
+
+
+@_of_rows
 def product(x: jax.Array, w: jax.Array) -> jax.Array:
   """x [R, in] float32 times w [C, in, COLUMNS]; [R, C * COLUMNS] float32.
 
@@ -222,17 +244,7 @@ def product(x: jax.Array, w: jax.Array) -> jax.Array:
   return call(x, w)
 
 
-@product.def_vmap
-def _product_of_batches(size, batched, x, w):
-  """More rows of the same weight are rows; other weights take turns."""
-  if batched[1]:
-    x = x if batched[0] else jnp.broadcast_to(x, (size, *x.shape))
-    return jax.lax.map(lambda pair: product(*pair), (x, w)), True
-  y = product(x.reshape(-1, x.shape[-1]), w)
-  return y.reshape(size, -1, y.shape[-1]), True
-
-
-@jax.custom_batching.custom_vmap
+@_of_rows
 def grouped_product(
   x: jax.Array,
   words: jax.Array,
@@ -263,35 +275,10 @@ def grouped_product(
   return call(x, words, scale, scale_unit, offset, offset_unit, settings)
 
 
-@grouped_product.def_vmap
-def _grouped_product_of_batches(size, batched, x, *weight):
-  """More rows of the same weight are rows; other weights take turns."""
-  if any(batched[1:]):
-    args = [
-      a if b else jnp.broadcast_to(a, (size, *a.shape))
-      for a, b in zip((x, *weight), batched, strict=True)
-    ]
-    return jax.lax.map(lambda one: grouped_product(*one), args), True
-  y = grouped_product(x.reshape(-1, x.shape[-1]), *weight)
-  return y.reshape(size, -1, y.shape[-1]), True
-
-
-@jax.custom_batching.custom_vmap
+@_of_rows
 def _norm(x, scale, numbers):
   call = jax.ffi.ffi_call(_NORMS, jax.ShapeDtypeStruct(x.shape, x.dtype))
   return call(x, scale, numbers)
-
-
-@_norm.def_vmap
-def _norm_of_batches(size, batched, x, *rest):
-  """More rows of the same norm are rows; other norms take turns."""
-  if any(batched[1:]):
-    args = [
-      a if b else jnp.broadcast_to(a, (size, *a.shape))
-      for a, b in zip((x, *rest), batched, strict=True)
-    ]
-    return jax.lax.map(lambda one: _norm(*one), args), True
-  return _norm(x.reshape(-1, x.shape[-1]), *rest).reshape(x.shape), True
 
 
 def norm(

@@ -74,9 +74,9 @@ def _latent_row(
   """Row of attention to latents, with its positions.
 
   Args:
-    queries: default of what they are compressed to.
-    keys: default of the entries of a head's key.
-    heads: default of those of its value.
+    queries: default entries that queries are compressed to.
+    keys: default entries of a head's key.
+    heads: default entries of a head's value.
     choice: whether an attribute says which entries positions turn; without it
       they lie side by side.
   """
@@ -145,12 +145,12 @@ def _experts_row(
   """Row of experts in groups; arguments are defaults.
 
   Args:
-    count: of their number.
-    chosen: of how many of them read a token; None: it must be given.
-    width: of theirs.
-    scale: of what their weights are multiplied by.
-    shared: of how many all tokens go to.
-    groups: of their number, and of how many of them are open to a token.
+    count: experts.
+    chosen: experts that read a token; None: it must be given.
+    width: inner width of an expert.
+    scale: factor of the experts' weights.
+    shared: experts that read every token.
+    groups: groups of experts, and groups that are open to a token.
     sigmoid: whether odds are sigmoids; otherwise an attribute says whether
       there are groups, and weights do not add up to one.
   """
@@ -268,7 +268,7 @@ _SOURCES = {
   ),
   **linear('layer{}/shared_down', LINEAR, _SHARED + 'down_proj'),
 }
-# Of training, of what it ran on, and of the layer that drafts.
+# Attributes of training, of its machines, and of the layer that drafts.
 _HARMLESS = """
   aux_loss_alpha ep_size num_mtp_layers num_nextn_predict_layers seq_aux
 """
