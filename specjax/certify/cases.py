@@ -210,7 +210,7 @@ class Kind:
 _CHAIN = (0, 1, 2)
 _TREE = (0, 0, 1, 1, 2)
 _CHAINS = (0, 0, 1, 2)
-_STOP = 0.35
+_STOP = policies.confidence(0.35)
 
 
 def _lm(name: str, parents: tuple[int, ...], replacement: bool = False) -> Kind:
@@ -235,7 +235,7 @@ TREE_WITH = _lm('tree with replacement', _TREE, True)
 CHAINS = _lm('two chains', _CHAINS, True)
 STOPPED = Kind(
   'chain that stops',
-  lambda tiny: lm.make(tiny.draft, 3, policies.confidence(_STOP)),
+  lambda tiny: lm.make(tiny.draft, 3, _STOP),
   lambda tiny: exact.tree(_CHAIN, size=exact.stopping(_STOP)),
 )
 CASCADE = Kind(

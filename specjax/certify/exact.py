@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees
-from specjax.drafters.shapes import static_tree
+from specjax.drafters.shapes import chain, static_tree
+from specjax.drafters.shapes.policies import Last, Policy
 from specjax.types import Draft, Rule, Scores
 
 
@@ -104,7 +105,7 @@ def depth_of(parents: tuple[int, ...]) -> int:
 def tree(
   parents: tuple[int, ...],
   replacement: bool = False,
-  size: Callable[[np.ndarray], np.ndarray] | None = None,
+  size: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
   after: Callable[[Texts, Distributions, np.ndarray], After] | None = None,
 ) -> DraftSource:
   """All drafts of `shapes.chain` and `shapes.static_tree`.
@@ -112,8 +113,8 @@ def tree(
   Args:
     parents: the static tree, by level.
     replacement: whether siblings are independent, and equal texts merged.
-    size: confidence [M, N] in the drawn tokens, see `shapes.policies`, ->
-      nodes that exist [M].
+    size: confidence [M, N] in the drawn tokens, and entropy [M, N], see
+      `shapes.policies`, -> nodes that exist [M].
     after: distributions that depend on where a draft began; by default q.
   """
   nodes = len(parents)
@@ -128,13 +129,12 @@ def tree(
     context = np.repeat(np.arange(len(contexts)), len(drawn))
     rows = np.zeros((len(tokens), nodes + 1), int)
     rows[:, 0] = contexts[context]
-    distributions, sure = [], []
+    distributions, seen = [], []
     find = after(texts, q, contexts) if after else _anywhere(q)
     for node, parent in enumerate(parents):
       above = rows[:, parent]
       chance, logits = find(rows[:, 0], above)
-      certain = np.asarray(jax.nn.softmax(logits))
-      sure.append(np.take_along_axis(certain, tokens[:, [node]], 1)[:, 0])
+      seen.append(chain.look(logits, tokens[:, node]))
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
         drawn = np.zeros(chance.shape, bool)
@@ -147,9 +147,9 @@ def tree(
     chances = np.take_along_axis(wide, tokens[..., None], 2)[..., 0]
     # Low precision does not add up to 1, and is drawn from as if it did.
     chances = chances / wide.sum(-1)
-    exist = (
-      np.full(len(tokens), nodes) if size is None else size(np.stack(sure, 1))
-    )
+    exist = np.full(len(tokens), nodes)
+    if size is not None:
+      exist = size(*(np.stack(x, 1) for x in zip(*seen, strict=True)))
     hung = np.broadcast_to(parents, tokens.shape)
     if replacement:
       hung = merge(tokens)
@@ -159,13 +159,16 @@ def tree(
   return source
 
 
-def stopping(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
-  """Sizes of `policies.confidence`: an unlikely token is the last one."""
+def stopping(policy: Policy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+  """Sizes of the first draft under a policy."""
 
-  def size(confidence):
-    unlikely = confidence < threshold
-    unlikely[:, -1] = True
-    return unlikely.argmax(1) + 1
+  def size(confidence, entropy):
+    sizes, reach = np.zeros(len(confidence), int), np.ones(len(confidence))
+    going = np.ones(len(confidence), bool)
+    for i, seen in enumerate(zip(confidence.T, entropy.T, strict=True), 1):
+      sizes, reach = sizes + going, reach * policy.chance(i, *seen)
+      going &= np.asarray(policy.goes_on(policy.start(), Last(i, *seen, reach)))
+    return sizes
 
   return size
 

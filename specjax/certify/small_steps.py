@@ -22,6 +22,8 @@ import numpy as np
 
 from specjax.certify import exact
 from specjax.certify.laws import text_in_words
+from specjax.drafters.shapes import policies
+from specjax.drafters.shapes.policies import Policy
 from specjax.types import Draft, Drafter, Rule, Scores
 
 TOLERANCE = 1e-9  # of a probability, in float64
@@ -39,7 +41,7 @@ class Shape(NamedTuple):
   replacement: bool = False
   chosen: bool = False  # the most likely tokens of q, without probabilities
   size: int | None = None  # nodes that exist; None: all of them
-  stops: float = 0.0  # an unlikelier token is the last
+  stops: Policy | None = None
 
   @property
   def depth(self) -> int:
@@ -58,7 +60,11 @@ class Shape(NamedTuple):
 SHAPES = (
   Shape('one token', (0,)),
   Shape('two tokens', (0, 1)),
-  Shape('two tokens, one where the first is unlikely', (0, 1), stops=0.5),
+  Shape(
+    'two tokens, one where the first is unlikely',
+    (0, 1),
+    stops=policies.confidence(0.5),
+  ),
   Shape('two siblings, drawn without replacement', (0, 0)),
   Shape('two siblings, drawn independently', (0, 0), replacement=True),
   Shape('two siblings, and a child of the first', (0, 0, 1)),

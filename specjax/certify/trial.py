@@ -24,7 +24,7 @@ from specjax.certify.laws import Row, Verdict, running
 from specjax.certify.rule_trial import try_rule
 from specjax.cli import names
 from specjax.drafters import lm
-from specjax.drafters.shapes.policies import Policy
+from specjax.drafters.shapes.policies import Last, Policy
 from specjax.errors import need
 from specjax.types import Drafter, Params, Target
 
@@ -54,9 +54,13 @@ def _check(who: str, policy: Policy) -> None:
   memory = _start(who, policy)
   number, chance = jnp.int32(1), jnp.float32(0.5)
   with running(who, 'goes_on'):
-    goes = jax.eval_shape(
-      lambda *a: policy.goes_on(*a), memory, number, chance, chance
+    reach = jax.eval_shape(lambda *a: policy.chance(*a), number, chance, chance)
+    need(
+      reach.shape == (),
+      f'{who}: chance must give one number, got {list(reach.shape)}',
     )
+    last = Last(number, chance, chance, chance)
+    goes = jax.eval_shape(lambda *a: policy.goes_on(*a), memory, last)
   shape, kind = getattr(goes, 'shape', None), getattr(goes, 'dtype', None)
   need(
     shape == () and kind == jnp.bool_,

@@ -10,6 +10,7 @@ from specjax import sampling, verify
 from specjax.bench import measure, replay
 from specjax.certify import cases, exact, tiny_models
 from specjax.drafters import lm, ngram, plain
+from specjax.drafters.shapes import policies
 from specjax.loop import generate
 from specjax.stats import theory
 from tests.support import models
@@ -57,7 +58,9 @@ def watched(text, p, q, tokens=(), size=(), drawn=True):
 def test_calls_of_a_draft_that_stops(float64):
   """Chances are 0 where nothing is drafted: behind an unlikely token."""
   p, q, threshold = model(0), model(1), 0.3
-  source = exact.tree((0, 1), size=exact.stopping(threshold))
+  source = exact.tree(
+    (0, 1), size=exact.stopping(policies.confidence(threshold))
+  )
   for text, calls in expected(source, p, q).items():
     chance = along_text(text, q)
     accept = theory.along(np.minimum(chance / along_text(text, p), 1), 2)

@@ -257,6 +257,15 @@ policies.heuristic(math.nan)
   => first must be a whole number of at least 1, got nan
 policies.heuristic(2**31)
   => first must be a whole number of at least 1, got 2147483648
+policies.entropy(-0.1) => threshold must be finite and not negative
+policies.entropy(math.nan) => threshold must be finite and not negative
+policies.adaedl(first=1.5) => first, wanted and move must be in [0, 1]
+policies.adaedl(move=math.nan) => first, wanted and move must be in [0, 1]
+policies.learned(0, 0, math.inf, 0) => weights must be finite
+policies.learned(0, 0, 0, 0, 1.5) => risk must be in [0, 1]
+policies.bandit(-1) => cost and scoring must be finite and not negative
+policies.bandit(0.1, 0.1, 0) => lengths must be whole numbers of at least 1
+policies.bandit(0.1, 0.1, 2.5) => lengths must be whole numbers
 policies.expected(0, 0) => must be finite and not negative, nor both 0
 policies.expected(-0.1, 1) => must be finite and not negative
 policies.expected(0.1, math.nan) => must be finite and not negative

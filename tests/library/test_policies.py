@@ -18,8 +18,9 @@ from specjax.types import Params, Verdict
 from tests.library import test_drafter_promises as promises
 
 
-def asks(policy, memory, drafted, confidence, reach) -> bool:
-  return bool(policy.goes_on(memory, drafted, confidence, reach))
+def asks(policy, memory, drafted, confidence, reach, entropy=0.0) -> bool:
+  last = policies.Last(drafted, confidence, entropy, reach)
+  return bool(policy.goes_on(memory, last))
 
 
 # threshold, confidence of the last token, whether to go on
@@ -73,6 +74,91 @@ def test_the_heuristic_schedule():
     False,
     False,
   ]
+
+
+# threshold, and the most entropy at which sqrt(0.15 H) is no more
+ENTROPIES = (0.0, 0.0), (0.3, 0.6), (0.6, 2.4), (1.2, 9.6)
+
+
+@pytest.mark.parametrize(('threshold', 'most'), ENTROPIES)
+def test_entropy_has_a_most(threshold, most):
+  policy = policies.entropy(threshold)
+  for drafted, sure in ((1, 0.01), (9, 1.0)):
+    assert asks(policy, (), drafted, sure, sure, max(most - 1e-4, 0))
+    assert not asks(policy, (), drafted, sure, sure, most + 1e-4)
+
+
+# drafted and accepted; lambda then; the most entropy: (1 - lambda)^2 / 0.2
+LAMBDAS = (
+  (None, 0.3, 2.45),
+  ((4, 2), 0.301, 2.443005),  # half of one half: 0.25 of 0.9
+  ((4, 4), 0.302, 2.43602),  # 0.625
+  ((1, 1), 0.303, 2.429045),  # 0.8125
+  ((1, 1), 0.302, 2.43602),  # 0.90625
+  ((5, 0), 0.303, 2.429045),
+  ((0, 0), 0.304, 2.42208),
+)
+
+
+def test_adaedl_follows_the_acceptance():
+  policy = policies.adaedl(0.3)
+  memory = policy.start()
+  for step, least, most in LAMBDAS:
+    if step:
+      memory = policy.learn(memory, *map(jnp.int32, step))
+    np.testing.assert_allclose(memory.least, least, rtol=1e-6)
+    for sure in (0.0, 1.0):
+      assert asks(policy, memory, 1, sure, sure, most - 1e-4)
+      assert not asks(policy, memory, 1, sure, sure, most + 1e-4)
+
+
+# drafted, logarithm of the confidence, entropy; constant 1, weights 2, -0.5
+# and 0.25: the sum, and its logistic function
+CHANCES = (
+  (1, 0.0, 0.0, 1.0, 0.731059),
+  (1, -1.0, 0.5, -1.25, 0.222700),
+  (3, -1.0, 0.5, -0.75, 0.320821),
+  (5, -0.5, 2.0, 0.0, 0.5),
+)
+
+
+@pytest.mark.parametrize(
+  ('drafted', 'log', 'entropy', 'total', 'chance'), CHANCES
+)
+def test_a_learned_chance(drafted, log, entropy, total, chance):
+  policy = policies.learned(1, 2, -0.5, 0.25, 0.7)
+  assert 1 / (1 + np.exp(-total)) == pytest.approx(chance, abs=1e-6)
+  found = policy.chance(drafted, jnp.exp(log), entropy)
+  assert found == pytest.approx(chance, abs=1e-6)
+  assert asks(policy, (), drafted, 0.0, 0.301)  # A rejection has 0.699.
+  assert not asks(policy, (), drafted, 1.0, 0.299)
+  assert np.isfinite(policy.chance(1, 0.0, 0.0))
+
+
+# Steps of 1 and 3 tokens cost 1.5 and 2.5 plain ones, and four tokens for 2.5
+# are the most: a reward is tokens / cost / 1.6.
+#
+# drafted, accepted; the reward; the next length
+PLAYS = (
+  (1, 1, 0.83333, 3),  # untried
+  (3, 0, 0.25, 1),  # 0.8333 + sqrt(2 ln 2) against 0.25 and as much
+  (1, 0, 0.41667, 3),  # 0.625 + 1.0481 against 0.25 + 1.4823
+  (3, 2, 0.75, 1),  # 0.625 against 0.5, each with 1.1774
+  (1, 0, 0.41667, 3),  # 0.5556 + 1.0358 against 0.5 + 1.2686
+)
+
+
+def test_a_bandit_plays_by_its_rewards():
+  policy = policies.bandit(0.25, 0.25, 1, 3)
+  memory, gained = policy.start(), {1: 0.0, 3: 0.0}
+  assert memory.length == 1
+  for drafted, accepted, reward, following in PLAYS:
+    memory = policy.learn(memory, jnp.int32(drafted), jnp.int32(accepted))
+    gained[drafted] += reward
+    np.testing.assert_allclose(memory.gained, [*gained.values()], rtol=1e-4)
+    assert memory.length == following
+  assert memory.played == (3, 2)
+  assert [asks(policy, memory, n, 0.0, 0.0) for n in (1, 2, 3)] == [1, 1, 0]
 
 
 # A token costs 0.25 + 0.25 plain steps, and a step counts half after the next.
@@ -153,6 +239,28 @@ def drafted(policy, steps, **stages):
 )
 def test_a_chain_stops_at_its_confidence(threshold, size):
   assert drafted(policies.confidence(threshold), [0]) == [size]
+
+
+# The chain's entropies are 0.822, 1.317, 1.498, 0.486 and 1.737: of 0.8, say,
+# 0.8 ln(1 / 0.8) + 5 x 0.04 ln(1 / 0.04).
+@pytest.mark.parametrize(
+  ('policy', 'size'),
+  [
+    # sqrt(0.15 H) is 0.351, 0.444 and 0.474.
+    (policies.entropy(0.46), 3),
+    # 1 - sqrt(0.2 H) is 0.594 and 0.487.
+    (policies.adaedl(0.55), 2),
+    # A half each, and more for every token before it: 0.5, 0.365, 0.322.
+    (policies.learned(0, 0, 0, 1, 0.65), 3),
+  ],
+)
+def test_a_chain_stops_at_what_it_reads(policy, size):
+  assert drafted(policy, [0]) == [size]
+
+
+def test_a_chain_of_a_bandit():
+  found = drafted(policies.bandit(0.25, 0.25, 1, 3), [1, 0, 0, 2, 0])
+  assert found == [1, 3, 1, 3, 1]
 
 
 def test_a_confidence_comes_after_the_bias():

@@ -16,6 +16,7 @@ import pytest
 from specjax import verify
 from specjax.certify import exact
 from specjax.drafters import lm, plain
+from specjax.drafters.shapes import policies
 from specjax.types import Draft, Scores
 from tests.support import models, papers_in_numpy
 
@@ -66,7 +67,7 @@ def pair(seed, kind):
 
 
 def sizes(size_of):
-  """Drafts cut by a function of the drawn tokens' chances."""
+  """Drafts cut by what policies read of the drawn tokens."""
   return exact.tree((0, 1, 2), size=size_of)
 
 
@@ -75,9 +76,13 @@ CHAINS = {
   'one': exact.tree((0,)),
   'two': exact.tree((0, 1)),
   'three': exact.tree((0, 1, 2)),
-  'none of three': sizes(lambda chances: np.zeros(len(chances), int)),
-  'two of three': sizes(lambda chances: np.full(len(chances), 2)),
-  'until an unlikely one': sizes(exact.stopping(0.3)),
+  'none of three': sizes(lambda chances, _: np.zeros(len(chances), int)),
+  'two of three': sizes(lambda chances, _: np.full(len(chances), 2)),
+  'until an unlikely one': sizes(exact.stopping(policies.confidence(0.3))),
+  'until much entropy': sizes(exact.stopping(policies.entropy(0.35))),
+  'until a rejection is likely': sizes(
+    exact.stopping(policies.learned(1, 1, -1, 0.1, 0.5))
+  ),
 }
 DRAWN_TREES = {
   'siblings': exact.tree((0, 0, 0)),

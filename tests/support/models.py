@@ -409,6 +409,14 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     lm.make(DRAFT, DEPTH, policies.expected()),
     draft_weights,
   ),
+  'lm, entropy': (
+    lm.make(DRAFT, DEPTH, policies.entropy(0.5)),
+    draft_weights,
+  ),
+  'lm, bandit': (
+    lm.make(DRAFT, DEPTH, policies.bandit(0.1, 0.1, 1, 2)),
+    draft_weights,
+  ),
   'lm, dynamic tree': (
     dynamic_tree.make(lm.walk(DRAFT), 3, 2, 6),
     draft_weights,

@@ -9,29 +9,25 @@ from specjax.drafters.shapes.policies import Policy
 def patient(more: float = 1) -> Policy:
   """Right: as many tokens as the step before accepted, and some more."""
 
-  def goes_on(memory, drafted, confidence, reach):
-    del confidence, reach  # Unused.
-    return drafted < memory
-
   def learn(memory, drafted, accepted):
     del memory, drafted  # Unused.
     return jnp.int32(accepted + int(more))
 
-  return Policy(goes_on, lambda: jnp.int32(2), learn)
+  return Policy(
+    lambda memory, last: last.drafted < memory, lambda: jnp.int32(2), learn
+  )
 
 
-unlikely = Policy(lambda memory, drafted, confidence, reach: reach > 0.2)
+unlikely = Policy(lambda memory, last: last.reach > 0.2)
 
 # Bad input.
-chance = Policy(lambda memory, drafted, confidence, reach: confidence)
+chance = Policy(lambda memory, last: last.confidence)
 grows = Policy(
-  lambda memory, drafted, confidence, reach: drafted < 2,
+  lambda memory, last: last.drafted < 2,
   lambda: jnp.int32(1),
   lambda memory, drafted, accepted: (memory, accepted),
 )
-many = Policy(
-  lambda memory, drafted, confidence, reach: drafted < 2, lambda: jnp.zeros(3)
-)
+many = Policy(lambda memory, last: last.drafted < 2, lambda: jnp.zeros(3))
 
 
 def _ask(number):
@@ -39,12 +35,15 @@ def _ask(number):
 
 
 asks_the_host = Policy(
-  lambda memory, drafted, confidence, reach: jax.pure_callback(
-    _ask, jax.ShapeDtypeStruct((), jnp.bool_), drafted, vmap_method='sequential'
+  lambda memory, last: jax.pure_callback(
+    _ask,
+    jax.ShapeDtypeStruct((), jnp.bool_),
+    last.drafted,
+    vmap_method='sequential',
   )
 )
 divides = Policy(
-  lambda memory, drafted, confidence, reach: reach > memory,
+  lambda memory, last: last.reach > memory,
   lambda: jnp.float32(0.5),
   lambda memory, drafted, accepted: memory / accepted,
 )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import sampling, trees
-from specjax.drafters.shapes.policies import Policy
+from specjax.drafters.shapes.policies import Last, Policy
 from specjax.drafters.shapes.step_model import Memory, Walker
 from specjax.types import Draft, Drafter
 
@@ -26,15 +26,21 @@ class _Drawn(NamedTuple):
   tokens: jax.Array  # [B, K]
   probs: jax.Array  # [B, K, V]
   size: jax.Array  # [B]
-  reach: jax.Array  # [B] product of the confidences
+  reach: jax.Array  # [B] product of the chances, see `policies`
   going: jax.Array  # [B] whether a row drafts on
 
 
-def _confidence(logits, token):
-  """Probability [B] of tokens [B] under processed logits [B, V]."""
+def look(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns what policies read: confidence and entropy.
+
+  Args:
+    logits: [..., V] of the next token, processed.
+    token: [...] that was drawn.
+  """
   wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   probs = jax.nn.softmax(wide)
-  return jnp.take_along_axis(probs, token[:, None], 1)[:, 0]
+  sure = jnp.take_along_axis(probs, token[..., None], -1)[..., 0]
+  return sure, jax.scipy.special.entr(probs).sum(-1)
 
 
 @functools.cache
@@ -73,10 +79,10 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       token = jax.vmap(sampling.draw)(coins[:, i], q)
       size, reach, going = drawn.size + drawn.going, drawn.reach, drawn.going
       if policy is not None:
-        sure = _confidence(logits, token).astype(reach.dtype)
-        reach = reach * sure
-        goes_on = jax.vmap(policy.goes_on, in_axes=(0, None, 0, 0))
-        going &= goes_on(memory.policy.memory, i + 1, sure, reach)
+        seen = jnp.full_like(token, i + 1), *look(logits, token)
+        reach = reach * jax.vmap(policy.chance)(*seen).astype(reach.dtype)
+        last = Last(*seen, reach)
+        going &= jax.vmap(policy.goes_on)(memory.policy.memory, last)
       return _Drawn(
         token,
         drawn.tokens.at[:, i].set(token),
