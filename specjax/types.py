@@ -214,6 +214,7 @@ class Drafter(NamedTuple):
   taps: tuple[int, ...] = ()  # target layers whose features it wants
   positions: int | None = None  # longest sequence it was made for
   independent: bool = False  # siblings are independent draws
+  paths: int = 0  # chains that are drawn independently; 0: another tree
   beyond: int = 0  # slots its memory writes behind those of its draft
   learns: bool = False  # drafts may depend on earlier verdicts; see law 3
   predicts: bool = False  # drafts are copied from a row's `Prediction`

@@ -452,6 +452,8 @@ CASES = (
   Case('recursive', verify.recursive, LOOKUPS),
   Case('k-SEQ', verify.k_seq, TREE_WITH, full=True),
   Case('k-SEQ', verify.k_seq, CHAINS),
+  Case('multi-path', verify.multi_path, CHAIN, full=True),
+  Case('multi-path', verify.multi_path, CHAINS),
   Case('traversal', verify.traversal, TREE),
   Case('traversal', verify.traversal, TREE_WITH, full=True),
   Case('traversal', verify.traversal, LOOKUPS, full=True),

@@ -18,6 +18,7 @@ from specjax.models import cache as caches
 from specjax.types import Draft, Drafter, Rule, Verdict
 from specjax.verify import chains
 from specjax.verify.judge import at_tokens
+from specjax.verify.multi_path import law_of_best, rule_of
 
 # Changes of any rule
 
@@ -184,6 +185,20 @@ WRONG_RULES = (
   WrongRule(
     'k-SEQ: every candidate is tested as if alone',
     verify.k_seq._replace(accept=_quotient),
+    cases.CHAINS.source,
+  ),
+  WrongRule(
+    'multi-path: the best of two paths is judged as if alone',
+    rule_of(lambda q, *_: q),
+    cases.CHAINS.source,
+  ),
+  WrongRule(
+    'multi-path: every chain passes through every row',
+    rule_of(
+      lambda q, lower, through, below, paths: law_of_best(
+        q, (lower - below) / through, 1.0, jnp.zeros_like(below), paths
+      )
+    ),
     cases.CHAINS.source,
   ),
   WrongRule(

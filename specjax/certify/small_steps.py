@@ -22,7 +22,7 @@ import numpy as np
 
 from specjax.certify import exact
 from specjax.certify.laws import text_in_words
-from specjax.drafters.shapes import policies
+from specjax.drafters.shapes import policies, static_tree
 from specjax.drafters.shapes.policies import Policy
 from specjax.types import Draft, Drafter, Rule, Scores
 
@@ -53,7 +53,13 @@ class Shape(NamedTuple):
     nodes = len(self.parents)
     none = functools.partial
     return Drafter(
-      self.depth, nodes, none, none, none, independent=self.replacement
+      self.depth,
+      nodes,
+      none,
+      none,
+      none,
+      independent=self.replacement,
+      paths=static_tree.chains_of(self.parents) if self.replacement else 0,
     )
 
 

@@ -10,6 +10,7 @@ runs.
   recursive   any tree                   exact    arXiv:2305.09781, 2402.12374
   k_seq       tree of i.i.d. siblings    exact    arXiv:2310.15141
   traversal   any tree                   exact    arXiv:2505.12398
+  multi_path  independent chains         exact    arXiv:2602.16961
   naive       any tree                   exact    arXiv:2305.09781
   observe     any                        exact    accepts nothing: for alpha
   lenience    chain                      lossy    arXiv:2211.17192, A.5
@@ -28,6 +29,7 @@ from specjax.verify.lossy import lenience as lenience
 from specjax.verify.lossy import observe as observe
 from specjax.verify.lossy import simulated as simulated
 from specjax.verify.lossy import typical as typical
+from specjax.verify.multi_path import multi_path as multi_path
 from specjax.verify.traversal import traversal as traversal
 from specjax.verify.trees import k_seq as k_seq
 from specjax.verify.trees import naive as naive

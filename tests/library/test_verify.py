@@ -103,6 +103,10 @@ RULES = {
   'recursive': (verify.recursive, DRAWN_TREES | INDEPENDENT),
   'traversal': (verify.traversal, DRAWN_TREES | INDEPENDENT),
   'k_seq': (verify.k_seq, INDEPENDENT),
+  'multi_path': (
+    verify.multi_path,
+    {n: INDEPENDENT[n] for n in ('siblings, replaced', 'two chains')},
+  ),
   'naive': (verify.naive, DRAWN_TREES | {'three': CHAINS['three']}),
   'observe': (verify.observe, {n: (CHAINS | DRAWN_TREES)[n] for n in ONES}),
   'lenience of 1': (verify.lenience(1.0), {'three': CHAINS['three']}),
@@ -265,6 +269,12 @@ def test_rules_refuse_drafts_they_cannot_judge():
   for drafter in (chain, tree):
     assert 'replacement=True' in verify.k_seq.refuses(drafter)
   assert not verify.k_seq.refuses(several)
+  paths = lm.make_tree(models.DRAFT, (0, 0, 1, 2), True)
+  assert not any(map(verify.multi_path.refuses, (chain, paths)))
+  for parents in ((0, 0, 1), (0, 0, 1, 1), (0, 0, 1, 3)):
+    other = lm.make_tree(models.DRAFT, parents, True)
+    assert 'replacement=True' in verify.multi_path.refuses(other)
+  assert 'replacement=True' in verify.multi_path.refuses(tree)
   for drafter in (chain, tree, several):
     assert not verify.recursive.refuses(drafter)
     assert not verify.typical().refuses(drafter)

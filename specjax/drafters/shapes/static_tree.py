@@ -55,6 +55,13 @@ def levels_of(parents: tuple[int, ...]) -> list[Level]:
   return levels
 
 
+def chains_of(parents: tuple[int, ...]) -> int:
+  """Counts the chains that a tree is made of; 0 where it is another one."""
+  paths = parents.count(0)
+  chains = (0,) * paths + tuple(range(1, len(parents) - paths + 1))
+  return paths if parents == chains and len(parents) % paths == 0 else 0
+
+
 def remaining(q, drawn, logits, temperature):
   """Probabilities [V] of a sibling that repeats no earlier one; one sequence.
 
@@ -211,4 +218,5 @@ def make(
     taps=walker.taps,
     positions=walker.positions,
     independent=replacement,
+    paths=chains_of(parents) if replacement else 0,
   )
