@@ -321,6 +321,11 @@ _SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 _EAGLE = Sizes(3, (0, 1), **_SIZES, mlp_width=16)
 
 
+_MASKED = dataclasses.replace(
+  _EAGLE, join='pair', norms=('token', 'feature', 'last'), mask_token=0
+)
+
+
 def _eagle(name: str, sizes: Sizes) -> Kind:
   return _walked(
     name,
@@ -353,6 +358,11 @@ PUBLISHED = _eagle(
   dataclasses.replace(
     _EAGLE, join='pair', norms=('token', 'feature', 'last'), draft_vocab=2
   ),
+)
+AT_ONCE = _walked(
+  'P-EAGLE',
+  lambda tiny: eagle.at_once.walk(Head(tiny.target, _MASKED), len(_CHAIN)),
+  _random(lambda tiny, key: Head(tiny.target, _MASKED).init(key)),
 )
 MTP = _walked(
   'next-token layer',
@@ -437,6 +447,7 @@ CASES = (
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
+  Case('token', verify.token, AT_ONCE, 'transformer', full=True),
   Case('token', verify.token, MTP, 'transformer with states', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),

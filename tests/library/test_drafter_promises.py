@@ -36,6 +36,7 @@ CHOOSING = (
   'recycling, tree',
   'lm, dynamic tree',
   'eagle 3, dynamic tree',
+  'eagle at once, dynamic tree',
 )
 DRAWING = tuple(name for name in models.DRAFTERS if name not in CHOOSING)
 ROWS = 512

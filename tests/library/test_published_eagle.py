@@ -12,8 +12,11 @@ import pytest
 import safetensors
 from huggingface_hub import errors
 
+import specjax
 from specjax import checkpoints, sampling
 from specjax.drafters import eagle, lm, medusa
+from specjax.drafters.eagle import at_once
+from specjax.drafters.eagle.module import sizes_of
 from specjax.drafters.heads import files as heads
 from specjax.drafters.heads import published
 from specjax.models import transformer
@@ -49,7 +52,9 @@ def fed(walker, params, state, block, ctx, row, token, features):
 
 
 @pytest.fixture(
-  params=models.slow_unless(['EAGLE-1', 'speculators, Qwen3'], written.LAYOUTS)
+  params=models.slow_unless(
+    ['EAGLE-1', 'speculators, Qwen3', 'P-EAGLE'], written.LAYOUTS
+  )
 )
 def layout(request):
   return written.LAYOUTS[request.param]
@@ -114,14 +119,99 @@ def test_drafts_are_those_of_the_published_module(layout, tmp_path):
   found = published.find(path, written.TARGET.config)
   head = eagle.Head(written.TARGET, eagle.sizes_of(found.config))
   restated = written.Restated(layout, weights, target_weights())
+  walker = eagle.walk(head) if layout.mask is None else at_once.walk(head, 4)
   check_along_a_text(
-    eagle.walk(head),
+    walker,
     written.TARGET,
     Params(target_weights(), loaded.params),
     TEXT,
     tapped(layout.taps),
     restated.draft,
   )
+
+
+AT_ONCE = written.LAYOUTS['P-EAGLE']
+
+
+@pytest.mark.slow
+def test_a_mask_that_sees_a_rejected_pair_is_seen(tmp_path):
+  """A planted bug: masks follow all pairs of a draft, whatever stayed."""
+  loaded = eagle.load(HOST, written.write(tmp_path, AT_ONCE))
+  found = published.find(tmp_path, written.TARGET.config)
+  right = at_once.walk(eagle.Head(written.TARGET, sizes_of(found.config)), 4)
+
+  def commit(params, state, block, ctx, verdict, hidden):
+    whole = ctx._replace(length=state.length + verdict.path.shape[1])
+    made = right.commit(params, state, block, whole, verdict, hidden)
+    return made._replace(length=ctx.length + 0)
+
+  restated = written.Restated(
+    AT_ONCE, written.tensors(AT_ONCE), target_weights()
+  )
+  with pytest.raises(AssertionError, match='Not equal to tolerance'):
+    check_along_a_text(
+      right._replace(commit=commit),
+      written.TARGET,
+      Params(target_weights(), loaded.params),
+      TEXT,
+      tapped(AT_ONCE.taps),
+      restated.draft,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'shape', [{}, {'widths': (2, 2)}, {'beam': 3, 'nodes': 6}], ids=str
+)
+def test_texts_of_a_head_with_masks_are_those_of_the_target(tmp_path, shape):
+  host = Target(written.TARGET, target_weights(), max_length=100)
+  draft = eagle.load(host, written.write(tmp_path, AT_ONCE), **shape)
+  out, plain = (
+    specjax.decode(
+      host, one, [[*TEXT[:5]], [*TEXT[:9]]], gamma=3, new_tokens=24,
+      temperature=[0.0, 0.8],
+    )
+    for one in (draft, None)
+  )  # fmt: skip
+  assert out.tokens[0] == plain.tokens[0]
+  assert out.counts.accepted.sum() > 0
+
+
+@pytest.mark.parametrize(
+  ('left_out', 'changes', 'message'),
+  [
+    ('mask_hidden', {}, 'of P-EAGLE, but mask_hidden is not among'),
+    ('', {'mask_token_id': None}, 'must name the token of mask_hidden'),
+    ('', {'mask_token_id': written.V}, f'of the {written.V} .*; got 23'),
+    ('', {'mask_token_id': '5'}, "mask_token_id = '5'; expected a whole"),
+    ('', {'speculators_model_type': 'eagle'}, 'calls it version 1'),
+  ],
+)
+def test_masks_that_do_not_fit_are_refused(
+  tmp_path, left_out, changes, message
+):
+  weights = without(left_out, AT_ONCE)
+  refused(written.write(tmp_path, AT_ONCE, weights, **changes), message)
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'message'),
+  [({'layers': 0}, 'layers must'), ({'mask_token': 1}, 'is of version 3')],
+)
+def test_sizes_that_no_head_has_are_refused(sizes, message):
+  with pytest.raises(ValueError, match=message):
+    eagle.Sizes(1, (8,), **sizes)
+  with pytest.raises(ValueError, match=r'layers must|mask_token: heads of P'):
+    eagle.trainable(written.TARGET, **sizes)
+
+
+def test_near_readings_of_masks_are_other_heads(tmp_path):
+  path = written.write(tmp_path, AT_ONCE)
+  assert heads.describe(path, HOST).format == 'P-EAGLE'
+  found = eagle.alternatives(HOST, path)
+  assert {'taps (0, 2, 4)', "without the norm 'fused'"} <= {*found}
+  made = [eagle.load(HOST, path, **x).make(3) for x in ({}, *found.values())]
+  assert len({*made}) == len(found) + 1
 
 
 # What is refused, and what is doubtful
@@ -151,8 +241,8 @@ def without(name, layout=THIRD, **more):
     ({written.IDS: [5, 1, 8]}, 'in the order of the layers'),
     ({written.IDS: [1, 5]}, 'are 2 layers of the target, and fc reads 3'),
     ({'vocab_size': 30}, r't2d has shape \(23,\)'),
-    ({'num_hidden_layers': 2}, 'has 2 layers'),
-    ({'hidden_size': 16}, 'of width 16, and its tensors one of width 8'),
+    ({'num_hidden_layers': 2}, r'unset parameters: layer1/down/w'),
+    ({'hidden_size': 16}, 'of width 16, and its tensors of width 8'),
     ({'target_hidden_size': 7}, 'no multiple of the width of the target, 7'),
     ({'target_hidden_size': 24}, 'are 3 layers of the target, and fc reads 1'),
     ({'num_attention_heads': 4}, 'has shape .* where config.json makes it'),

@@ -26,6 +26,7 @@ OPTIONS = {
   'small head': {'draft_vocab': 6, 'norm_eps': 1e-6, 'rope_theta': 5e5},
   'queries normed': {'qk_norm': True, 'qkv_bias': True, 'out_bias': True},
   'scaled': {'rope_scaling': rotary.Llama3(8.0, 1.0, 4.0, 64)},
+  'at once': {'mask_token': 3, 'layers': 2},
   'own tokens': {'own_embedding': True, 'width': 12, 'mlp_bias': True},
 }
 

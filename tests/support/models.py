@@ -368,6 +368,12 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+AT_ONCE = dataclasses.replace(
+  PUBLISHED[3],
+  sizes=dataclasses.replace(PUBLISHED[3].sizes, mask_token=3, layers=2),
+)
+
+
 def published_weights(version: int):
   return functools.cache(
     lambda: head_weights(lambda key, target: PUBLISHED[version].init(key), 0.3)
@@ -459,6 +465,12 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'eagle 3, published': (
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
+  ),
+  'eagle at once, dynamic tree': (
+    dynamic_tree.make(eagle.at_once.walk(AT_ONCE, 3), 3, 3, 8),
+    functools.cache(
+      lambda: head_weights(lambda key, target: AT_ONCE.init(key), 0.3)
+    ),
   ),
   'next-token layer': (
     chain.make(eagle.walk(MTP), DEPTH),

@@ -59,6 +59,8 @@ class Layout:
     parts: optional tensors that it has: embed_tokens, bias, qk_norm,
       qkv_bias, input_norm, fc_norm.
     taps: layers that it reads.
+    layers: of its own.
+    mask: token of the masks of P-EAGLE; None: it drafts token after token.
   """
 
   version: int
@@ -70,12 +72,18 @@ class Layout:
   width: int = E
   parts: tuple[str, ...] = ()
   taps: tuple[int, ...] = (1, 3, 5)  # 2, L / 2 and L - 3, each less one.
+  layers: int = 1
+  mask: int | None = None
 
   def config(self) -> dict[str, Any]:
     layer = LAYER | {'hidden_size': self.width} | self.layer
+    layer |= {'num_hidden_layers': self.layers}
     if self.nested:
       return {'transformer_layer_config': layer, **self.attributes}
     return layer | self.attributes
+
+  def prefix_of(self, layer: int) -> str:
+    return f'layers.{layer}.' if layer else self.prefix
 
   def flag(self, name: str) -> bool:
     return bool(self.attributes.get(name))
@@ -141,6 +149,17 @@ LAYOUTS = {
     3, attributes=SPECULATORS | {'target_hidden_size': E}, width=12,
     parts=('embed_tokens',), **_SPECULATORS,
   ),
+  'P-EAGLE': Layout(
+    3, attributes=SPECULATORS | {
+      'speculators_model_type': 'peagle', 'architectures': ['PEagleSpeculator'],
+      'mask_token_id': 5, 'norm_before_fc': True,
+    },
+    draft_vocab=7, layers=2, mask=5, parts=('embed_tokens', 'input_norm'),
+    **_SPECULATORS,
+  ),
+  'P-EAGLE of vLLM': Layout(
+    3, attributes={'parallel_drafting': True, 'ptd_token_id': 22}, mask=22,
+  ),
 }  # fmt: skip
 
 
@@ -153,21 +172,29 @@ def tensors(layout: Layout, seed: int = 0) -> dict[str, np.ndarray]:
   third = layout.version == 3
   reads = 2 * width if third else width
   rows = {'q': HEADS * head_dim, 'k': KV * head_dim, 'v': KV * head_dim}
+  shapes: dict[str, tuple[int, ...]] = {}
+  for i in range(layout.layers):
+    x = layout.prefix_of(i)
+    shapes |= {
+      f'{x}self_attn.o_proj.weight': (width, rows['q']),
+      f'{x}mlp.gate_proj.weight': (MLP, width),
+      f'{x}mlp.up_proj.weight': (MLP, width),
+      f'{x}mlp.down_proj.weight': (width, MLP),
+      f'{x}post_attention_layernorm.weight': (width,),
+    }
+    if i:
+      shapes[f'{x}input_layernorm.weight'] = (width,)
+    for name, count in rows.items():
+      shape = count, width if i else reads
+      shapes[f'{x}self_attn.{name}_proj.weight'] = shape
+      if 'qkv_bias' in layout.parts:
+        shapes[f'{x}self_attn.{name}_proj.bias'] = (count,)
+    if 'qk_norm' in layout.parts:
+      for name in 'qk':
+        shapes[f'{x}self_attn.{name}_norm.weight'] = (head_dim,)
   x = layout.prefix
-  shapes: dict[str, tuple[int, ...]] = {
-    f'{x}self_attn.o_proj.weight': (width, rows['q']),
-    f'{x}mlp.gate_proj.weight': (MLP, width),
-    f'{x}mlp.up_proj.weight': (MLP, width),
-    f'{x}mlp.down_proj.weight': (width, MLP),
-    f'{x}post_attention_layernorm.weight': (width,),
-  }
-  for name, count in rows.items():
-    shapes[f'{x}self_attn.{name}_proj.weight'] = count, reads
-    if 'qkv_bias' in layout.parts:
-      shapes[f'{x}self_attn.{name}_proj.bias'] = (count,)
-  if 'qk_norm' in layout.parts:
-    for name in 'qk':
-      shapes[f'{x}self_attn.{name}_norm.weight'] = (head_dim,)
+  if layout.mask is not None:
+    shapes['mask_hidden'] = 1, 1, len(layout.taps) * E
   fc = 'fusion_fc' if x == 'transformer.' else 'fc'
   shapes[f'{fc}.weight'] = width, (len(layout.taps) * E if third else 2 * E)
   if 'bias' in layout.parts:
@@ -247,7 +274,7 @@ class Restated:
       hidden = rms_norm(hidden, self.w['input_norm.weight'])
     return hidden @ self.w['fc.weight'].T
 
-  def layer(self, features, tokens):
+  def through(self, features, tokens):
     """Features after all pairs of a feature and the token after it."""
     x, w = self.layout.prefix, self.w
     table = w.get('embed_tokens.weight', self.target['embedding'])
@@ -263,17 +290,25 @@ class Restated:
       reads = np.concatenate([first, normed], -1)
       early = self.layout.flag('norm_before_residual')
       residual = normed if early else features
-    h = residual + self.attend(reads)
-    y = rms_norm(h, w[f'{x}post_attention_layernorm.weight'])
-    gate = y @ w[f'{x}mlp.gate_proj.weight'].T
-    gate = silu(gate) * (y @ w[f'{x}mlp.up_proj.weight'].T)
-    h = h + gate @ w[f'{x}mlp.down_proj.weight'].T
+    h = self.layer(x, residual, reads)
+    for i in range(1, self.layout.layers):
+      x = self.layout.prefix_of(i)
+      h = self.layer(x, h, rms_norm(h, w[f'{x}input_layernorm.weight']))
     if self.layout.flag('norm_output'):
       h = rms_norm(h, w['norm.weight'])
     return h
 
-  def attend(self, reads):
-    x, w, count = f'{self.layout.prefix}self_attn.', self.w, len(reads)
+  def layer(self, x, residual, reads):
+    """The stream after the layer with a prefix."""
+    w = self.w
+    h = residual + self.attend(x, reads)
+    y = rms_norm(h, w[f'{x}post_attention_layernorm.weight'])
+    gate = y @ w[f'{x}mlp.gate_proj.weight'].T
+    gate = silu(gate) * (y @ w[f'{x}mlp.up_proj.weight'].T)
+    return h + gate @ w[f'{x}mlp.down_proj.weight'].T
+
+  def attend(self, prefix, reads):
+    x, w, count = f'{prefix}self_attn.', self.w, len(reads)
     q, k, v = (
       (reads @ w[f'{x}{n}_proj.weight'].T + w.get(f'{x}{n}_proj.bias', 0))
       for n in 'qkv'
@@ -318,9 +353,19 @@ class Restated:
     """
     features = self.features(hidden[: len(tokens) - 1])
     after, said = list(tokens[1:]), []
+    if self.layout.mask is not None:
+      return self.draft_at_once(features, after, len(drafted))
     for token in (*drafted, None):
-      made = self.layer(features, np.array(after))
+      made = self.through(features, np.array(after))
       said.append(self.logits(made[-1]))
       features = np.concatenate([features, made[-1:]])
       after.append(token)
     return np.stack(said)
+
+  def draft_at_once(self, features, after, masks):
+    """Logits [masks + 1, V] after the last pair and after each mask."""
+    hidden = self.w['mask_hidden'].reshape(1, len(self.layout.taps), E)
+    features = [features, *[self.features(hidden)] * masks]
+    tokens = np.array([*after, *[self.layout.mask] * masks])
+    made = self.through(np.concatenate(features), tokens)
+    return np.stack([self.logits(x) for x in made[-masks - 1 :]])

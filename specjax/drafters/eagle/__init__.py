@@ -1,10 +1,10 @@
-"""EAGLE: one decoder layer that goes on from the target's features.
+"""EAGLE: a decoder layer that goes on from the target's features.
 
 Li et al., arXiv:2401.15077 (version 1) and arXiv:2503.01840 (version 3); the
 module is `eagle.module`. While it drafts, its own features stand in for the
 target's; once tokens were accepted, the target's are read instead. Any shape
 of draft is possible: chain, static tree, EAGLE-2's dynamic tree
-(arXiv:2406.16858).
+(arXiv:2406.16858). A head with a mask drafts in one pass, see `eagle.at_once`.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters.eagle import training
+from specjax.drafters.eagle import at_once, training
 from specjax.drafters.eagle.module import Head, Sizes, near, sizes_of
 from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
 from specjax.drafters.heads.trainable import Trainable
-from specjax.drafters.shapes import chain, shape
+from specjax.drafters.shapes import chain, parallel, shape
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
-from specjax.models import prefill, transformer
+from specjax.models import transformer
 from specjax.models.config import narrowed_to
-from specjax.models.transformer import Model, Output
+from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
 
 KIND = 'eagle'
@@ -45,29 +45,8 @@ def walk(head: Head) -> Walker:
   """The walker of a head. Pair i, of feature i and token i + 1, is slot i."""
 
   def init(params, ctx, hidden, rows):
-    batch, slots = ctx.tokens.shape
-    dtype = hidden.dtype
-    features = head.read(params, hidden)
-
-    def forward(params, tokens, positions, cache, used, mask, taps):
-      del tokens, taps  # Unused: what is read is found by position.
-      at = jnp.broadcast_to(positions, (batch, mask.shape[1]))
-      after = jnp.minimum(at + 1, slots - 1)
-      read = jnp.take_along_axis(features, at[..., None], 1)
-      following = jnp.take_along_axis(ctx.tokens, after, 1)
-      attention = at, cache[0], used, mask, None, 0
-      new, flight = head.forward(params, following, read, *attention)
-      return Output(new, new[:, :, None], (flight,))
-
-    config = dataclasses.replace(head.config, width=features.shape[-1])
-    model = Model(config, head.init, forward, head.logits)
-    cache = caches.empty(head.config, batch, slots, dtype)
-    cache, made = prefill.prefill(
-      model, params, ctx.tokens, ctx.length, cache, (0,)
-    )
-    last = jnp.maximum(ctx.length - 2, 0)
-    flight = caches.empty(head.config, batch, rows, dtype)
-    feature = made[jnp.arange(batch), last, 0]
+    cache, feature = head.read_text(params, ctx, hidden)
+    flight = caches.empty(head.config, len(feature), rows, hidden.dtype)
     return State(cache, feature, ctx.length + 0), flight
 
   def start(params, state, block, ctx):
@@ -81,10 +60,10 @@ def walk(head: Head) -> Walker:
     # Row 0, the last committed token, is in the cache already.
     sees = sees & (jnp.arange(sees.shape[-1]) > 0)
     features, flight = head.forward(
-      params, tokens, features, at, state.cache[0], used, sees, block[0], row
+      params, tokens, features, at, state.cache, used, sees, block, row
     )
     features = features.astype(state.feature.dtype)
-    return Step(head.logits(params, features), features, (flight,))
+    return Step(head.logits(params, features), features, flight)
 
   def commit(params, state, block, ctx, verdict, hidden):
     del block  # Its features were the head's own.
@@ -95,9 +74,9 @@ def walk(head: Head) -> Walker:
     mask, path = transformer.causal(batch, rows)
     features = head.read(params, hidden)
     features, flight = head.forward(
-      params, tokens, features, at, state.cache[0], begin, mask, None, 0
+      params, tokens, features, at, state.cache, begin, mask, None, 0
     )
-    cache = caches.commit(state.cache, (flight,), path, begin)
+    cache = caches.commit(state.cache, flight, path, begin)
     # Fewer than were accepted where the text ended; none in a finished row.
     new = ctx.length - state.length
     last = features[jnp.arange(batch), jnp.maximum(new - 1, 0)]
@@ -129,13 +108,15 @@ def trainable(
       target, `eagle.published.write_speculators` can write the head for others.
 
   Raises:
-    ValueError: taps that the target has not, a reduced vocabulary, which is
-      only read, or a start that there is not.
+    ValueError: taps that the target has not, a reduced vocabulary or a mask,
+      which are only read, or a start that there is not.
   """
   if sizes.get('draft_vocab'):
     raise ValueError(
       'draft_vocab: heads are trained with logits of all tokens; leave it out'
     )
+  if sizes.get('mask_token') is not None:
+    raise ValueError('mask_token: heads of P-EAGLE are only read; leave it out')
   layers = target.config.num_layers
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
@@ -218,6 +199,9 @@ def load(
   read = _read(target, path, read_as, dtype)
   loaded, _, head = modules.keep_tokens(read, target, kept)
   head = dataclasses.replace(head, narrowed=narrowed)
+  if head.sizes.mask_token is not None:
+    at_once_to = functools.partial(at_once.walk, head)
+    return parallel.load(target, at_once_to, loaded, 0, options)
   return shape.load(
     target, walk(head), options, loaded.params, pairing=loaded.pairing
   )

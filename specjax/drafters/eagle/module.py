@@ -1,4 +1,4 @@
-"""The module of EAGLE heads: one decoder layer over features and tokens.
+"""The module of EAGLE heads: decoder layers over features and tokens.
 
 At place i it reads the target's feature of token i and token i + 1, and says
 what the feature of token i + 1 will be, hence what token i + 2 is.
@@ -7,6 +7,9 @@ what the feature of token i + 1 will be, hence what token i + 2 is.
              it (Li et al., arXiv:2401.15077)
   version 3  fuses features of several layers and predicts tokens alone,
              through a head of its own (arXiv:2503.01840)
+
+Behind the last pair a head of P-EAGLE reads masks, a token and a feature that
+stand for those to come, and says all places in one pass (arXiv:2602.01469).
 
 Where published heads differ from each other and from those that are trained
 here, it is an option of `Sizes`; the defaults are of the latter.
@@ -23,12 +26,13 @@ import jax.numpy as jnp
 
 from specjax.drafters.heads import overrides
 from specjax.models import cache as caches
+from specjax.models import prefill
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, spread
 from specjax.models.rotary import Scaling
-from specjax.models.transformer import Model
+from specjax.models.transformer import Model, Output
 from specjax.types import KV
 
 LINEAR, PAIR = 'linear', 'pair'
@@ -54,8 +58,9 @@ class Sizes:
   Attributes:
     version: 1 or 3.
     taps: layers of the target that it reads; version 1 reads the last.
-    width: of its layer.
+    width: of its layers.
     num_heads: of attention, likewise the next three.
+    layers: of its own; one, but for some of P-EAGLE.
     join: how token and feature come together. `linear` maps both to one input
       of the layer; with `pair` attention reads both side by side, and the layer
       adds its output to the feature alone, as published heads of version 3 do.
@@ -74,6 +79,8 @@ class Sizes:
     own_unembedding: or logits; by default those of version 3.
     draft_vocab: tokens that have a logit of its own; 0: all, see
       `reduced_vocab_head`.
+    mask_token: of version 3, token that masks have, see above; None: the head
+      drafts token after token.
     rope_theta: base of its rotary positions, and
     rope_scaling: how they are scaled; neither is the target's.
     norm_eps: of its norms.
@@ -88,6 +95,7 @@ class Sizes:
   num_kv_heads: int = 4
   head_dim: int = 32
   mlp_width: int = 512
+  layers: int = 1
   join: str = LINEAR
   join_bias: bool = False
   feature_first: bool = False
@@ -97,6 +105,7 @@ class Sizes:
   own_embedding: bool = False
   own_unembedding: bool | None = None
   draft_vocab: int = 0
+  mask_token: int | None = None
   rope_theta: float = 10000.0
   rope_scaling: Scaling | None = None
   norm_eps: float = 1e-5
@@ -131,6 +140,10 @@ class Sizes:
     self._check_norms()
     if self.draft_vocab and not self.own_unembedding:
       raise ValueError('draft_vocab is of a head with logits of its own')
+    if self.layers < 1:
+      raise ValueError(f'layers must be at least 1, got {self.layers}')
+    if self.mask_token is not None and self.version == 1:
+      raise ValueError('mask_token is of version 3: leave it out')
 
   def _check_norms(self):
     for name in self.norms:
@@ -208,14 +221,16 @@ class Eagle(nn.Module):
 
   sizes: Sizes
   target: TransformerConfig
-  config: TransformerConfig  # of its one layer
+  config: TransformerConfig  # of its layers
 
   def setup(self):
     s, c, e = self.sizes, self.config, self.target.width
     first = s.version == 1
     token = c.width if s.own_embedding else e
     carried = e if first else c.width
-    self.layer = Layer(c, 0)
+    self.layers = [
+      Layer(c, i, name=f'layer{i or ""}') for i in range(c.num_layers)
+    ]
     if s.join == LINEAR:
       self.join = self._linear(token + carried, c.width, s.join_bias)
     if 'token' in s.norms:
@@ -226,6 +241,11 @@ class Eagle(nn.Module):
       self.out = self._linear(c.width, e)
     if not first:
       self.fuse = self._linear(len(s.taps) * e, c.width)
+    if s.mask_token is not None:
+      shape = (1, 1, len(s.taps) * e)
+      self.mask_hidden = self.param(
+        'mask_hidden', nn.initializers.normal(1.0), shape
+      )
     if 'taps' in s.norms:
       self.norm_taps = [Norm(c, e) for _ in s.taps]
     if 'fused' in s.norms:
@@ -272,31 +292,48 @@ class Eagle(nn.Module):
       hidden = self.norm_fused(hidden)
     return self.fuse(hidden)
 
+  def read_mask(self):
+    """The feature [F] of a mask."""
+    return self.read(self.mask_hidden.reshape(len(self.sizes.taps), -1))
+
   def embed(self, tokens):
     return self.embedding[tokens]
 
-  def __call__(self, tokens, features, *attention):
+  def __call__(
+    self, tokens, features, positions, cache, length, mask, flight, at
+  ):
     """Features [B, T, F] after embedded tokens [B, T, E], and the flight.
 
     Args:
       tokens: their embeddings.
       features: [B, T, F] of the tokens before them.
-      *attention: as of `models.layers.Layer`, from the positions on.
+      positions: as of `models.layers.Layer`, likewise the next five.
+      cache: of every layer, or None.
+      length: of the cache.
+      mask: of the block.
+      flight: of every layer, or None.
+      at: row of the block.
     """
     s = self.sizes
     x = self.norm_token(tokens) if 'token' in s.norms else tokens
     y = self.norm_feature(features) if 'feature' in s.norms else features
     both = jnp.concatenate([y, x] if s.feature_first else [x, y], -1)
     if s.join == PAIR:
-      stream = y if 'residual' in s.norms else features
-      x, flight = self.layer(stream, *attention, reads=both)
+      x, reads = y if 'residual' in s.norms else features, both
     else:
-      both = self.join(both)
-      reads = None if 'layer' in s.norms else both
-      x, flight = self.layer(both, *attention, reads=reads)
+      x = self.join(both)
+      reads = None if 'layer' in s.norms else x
+    made = []
+    for i, layer in enumerate(self.layers):
+      own = None if cache is None else cache[i]
+      block = None if flight is None else flight[i]
+      x, new = layer(x, positions, own, length, mask, block, at, reads=reads)
+      made.append(new)
+      reads = None
     if 'carried' in s.norms:
       x = self.norm(x)
-    return self.out(x) if s.version == 1 and s.projects else x, flight
+    x = self.out(x) if s.version == 1 and s.projects else x
+    return x, tuple(made)
 
   def last(self, features):
     """Returns the input of the unembedding, from carried features."""
@@ -339,7 +376,7 @@ class Head:
     target: the target.
     sizes: of the head.
     narrowed: pairs that it sees of a text; None: all.
-    layer: configuration of its one layer, where it is a layer of the target;
+    layer: configuration of its layer, where that is a layer of the target;
       None: as its sizes say.
   """
 
@@ -365,7 +402,7 @@ class Head:
     return TransformerConfig(
       vocab_size=t.vocab_size,
       width=s.width,
-      num_layers=1,
+      num_layers=s.layers,
       num_heads=s.num_heads,
       num_kv_heads=s.num_kv_heads,
       head_dim=s.head_dim,
@@ -417,6 +454,40 @@ class Head:
       return self.target.norm(params.target, last) if norm else last
     return self._own(params, hidden, method=Eagle.read)
 
+  def read_text(self, params, ctx, hidden):
+    """The cache of the pairs of a text, and features [B, F] after the last.
+
+    Args:
+      params: `Params`.
+      ctx: `types.Context` of the text.
+      hidden: [B, S, len(taps), E] of the target.
+    """
+    batch, slots = ctx.tokens.shape
+    features = self.read(params, hidden)
+
+    def forward(params, tokens, positions, cache, used, mask, taps):
+      del tokens, taps  # Unused: what is read is found by position.
+      at = jnp.broadcast_to(positions, (batch, mask.shape[1]))
+      after = jnp.minimum(at + 1, slots - 1)
+      read = jnp.take_along_axis(features, at[..., None], 1)
+      following = jnp.take_along_axis(ctx.tokens, after, 1)
+      attention = at, cache, used, mask, None, 0
+      new, flight = self.forward(params, following, read, *attention)
+      return Output(new, new[:, :, None], flight)
+
+    config = dataclasses.replace(self.config, width=features.shape[-1])
+    model = Model(config, self.init, forward, self.logits)
+    cache = caches.empty(self.config, batch, slots, hidden.dtype)
+    cache, made = prefill.prefill(
+      model, params, ctx.tokens, ctx.length, cache, (0,)
+    )
+    last = jnp.maximum(ctx.length - 2, 0)
+    return cache, made[jnp.arange(batch), last, 0]
+
+  def read_mask(self, params):
+    """The feature [F] of a mask."""
+    return self._own(params, method=Eagle.read_mask)
+
   def forward(self, params, tokens, features, *attention):
     """Features [B, T, F] one place further, and the flight.
 
@@ -424,7 +495,7 @@ class Head:
       params: `Params`.
       tokens: [B, T].
       features: [B, T, F] of the tokens before them.
-      *attention: as of `models.layers.Layer`, from the positions on.
+      *attention: as of `Eagle`, from the positions on.
     """
     tokens = self.embed(params, tokens)
     return self._own(params, tokens, features, *attention, method=None)
@@ -454,16 +525,19 @@ class Head:
     batch, count = tokens.shape
     row, column = jnp.arange(count)[:, None], jnp.arange(count)
     at = jnp.broadcast_to(column, (batch, count))
-    flight = caches.empty(self.config, batch, 0, features.dtype)[0]
+    flight = caches.empty(self.config, batch, 0, features.dtype)
     rest, more = ((0, 0), (0, 0)), (0, count)
     made = []
     for j in range(steps):
       own = [column == row - j + k for k in range(1, j + 1)]
       sees = jnp.concatenate([column <= row - j, *own], 1)
       sees = jnp.broadcast_to(sees, (batch, *sees.shape))
-      flight = KV(
-        jnp.pad(flight.k, (*rest, (0, 0), more)),
-        jnp.pad(flight.v, (*rest, more, (0, 0))),
+      flight = tuple(
+        KV(
+          jnp.pad(kv.k, (*rest, (0, 0), more)),
+          jnp.pad(kv.v, (*rest, more, (0, 0))),
+        )
+        for kv in flight
       )
       features, flight = self.forward(
         params, tokens, features, at, None, None, sees, flight, j * count

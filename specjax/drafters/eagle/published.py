@@ -1,11 +1,12 @@
-"""EAGLE heads: of SafeAILab, SpecForge and the speculators library.
+"""EAGLE and P-EAGLE heads: of SafeAILab, SpecForge and speculators.
 
 Tensors say of which version a head is, and which optional parts it has;
 config.json says the rest, flat or, in speculators' form, for its layer apart.
 
   version 3  one layer, whose attention reads token and feature side by side
              behind a norm each (Li et al., arXiv:2503.01840); midlayer.* or
-             layers.0.*
+             layers.0.*, and layers.1.* on where there are more; with
+             mask_hidden it is a head of P-EAGLE (arXiv:2602.01469)
   version 1  fc over token and feature, then a layer without a norm before
              attention (arXiv:2401.15077); layers.0.*, or transformer.* and
              fusion_fc.*
@@ -43,6 +44,9 @@ from specjax.drafters.heads.formats import UNUSED, Files, Format, Found, Made
 from specjax.models.config import TransformerConfig
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
+_MASK = 'mask_hidden'
+# Names of the token of a mask: of speculators, and of vLLM.
+_MASK_TOKENS = 'mask_token_id', 'pard_token', 'ptd_token_id'
 
 
 def sources(
@@ -58,27 +62,23 @@ def sources(
     sizes: of the head.
     vocab: tokens of the target.
     names: of all tensors.
-    layer: before the names of the layer's.
+    layer: before the names of the first layer's.
     fused: before that of the map of the joined or fused features.
   """
-  attention = f'{layer}self_attn.'
-  qkv = [f'{attention}{x}_proj.' for x in 'qkv']
-  up = [f'{layer}mlp.{x}_proj.' for x in ('gate', 'up')]
-  found: dict[str, tuple[Any, tuple[str, ...]]] = {
-    'layer/qkv/w': (GROUPS, tuple(x + 'weight' for x in qkv)),
-    'layer/out/w': (LINEAR, (f'{attention}o_proj.weight',)),
-    'layer/norm2/scale': (KEEP, (f'{layer}post_attention_layernorm.weight',)),
-    'layer/up/w': (WAYS, tuple(x + 'weight' for x in up)),
-    'layer/down/w': (LINEAR, (f'{layer}mlp.down_proj.weight',)),
-  }
   third = sizes.version == 3
-  found[f'{"fuse" if third else "join"}/w'] = LINEAR, (f'{fused}.weight',)
+  found: dict[str, tuple[Any, tuple[str, ...]]] = {
+    f'{"fuse" if third else "join"}/w': (LINEAR, (f'{fused}.weight',))
+  }
+  for i in range(sizes.layers):
+    found |= _layer_sources(
+      sizes, f'layer{i or ""}', f'layers.{i}.' if i else layer
+    )
+    if i:
+      norm = f'layers.{i}.input_layernorm.weight'
+      found[f'layer{i}/norm1/scale'] = KEEP, (norm,)
   options = {
     'join/b': (sizes.join_bias, KEEP, f'{fused}.bias'),
-    'layer/q_norm/scale': (sizes.qk_norm, KEEP, f'{attention}q_norm.weight'),
-    'layer/k_norm/scale': (sizes.qk_norm, KEEP, f'{attention}k_norm.weight'),
-    'layer/out/b': (sizes.out_bias, KEEP, f'{attention}o_proj.bias'),
-    'layer/down/b': (sizes.mlp_bias, KEEP, f'{layer}mlp.down_proj.bias'),
+    'mask_hidden': (sizes.mask_token is not None, KEEP, _MASK),
   }
   norms = {
     'token': ('norm_token', f'{layer}input_layernorm'),
@@ -94,12 +94,34 @@ def sources(
   for key, (here, split, name) in options.items():
     if here:
       found[key] = split, (name,)
-  if sizes.qkv_bias:
-    found['layer/qkv/b'] = GROUPS, tuple(x + 'bias' for x in qkv)
-  if sizes.mlp_bias:
-    found['layer/up/b'] = WAYS, tuple(x + 'bias' for x in up)
   made: dict[str, Tensors | Made] = {k: Tensors(*v) for k, v in found.items()}
   return made | formats.sources(names, sizes, vocab)
+
+
+def _layer_sources(
+  sizes: Sizes, ours: str, theirs: str
+) -> dict[str, tuple[Any, tuple[str, ...]]]:
+  """Returns the tensors of the parameters that every layer has."""
+  attention, mlp = f'{theirs}self_attn.', f'{theirs}mlp.'
+  qkv = [f'{attention}{x}_proj.' for x in 'qkv']
+  up = [f'{mlp}{x}_proj.' for x in ('gate', 'up')]
+  maps = {
+    'qkv': (GROUPS, qkv, sizes.qkv_bias),
+    'out': (LINEAR, [f'{attention}o_proj.'], sizes.out_bias),
+    'up': (WAYS, up, sizes.mlp_bias),
+    'down': (LINEAR, [f'{mlp}down_proj.'], sizes.mlp_bias),
+  }
+  found: dict[str, tuple[Any, tuple[str, ...]]] = {}
+  for name, (split, tensors, bias) in maps.items():
+    found[f'{ours}/{name}/w'] = split, tuple(x + 'weight' for x in tensors)
+    if bias:
+      found[f'{ours}/{name}/b'] = split, tuple(x + 'bias' for x in tensors)
+  norms = {'norm2': f'{theirs}post_attention_layernorm'}
+  if sizes.qk_norm:
+    norms |= {f'{x}_norm': f'{attention}{x}_norm' for x in 'qk'}
+  for name, tensor in norms.items():
+    found[f'{ours}/{name}/scale'] = KEEP, (f'{tensor}.weight',)
+  return found
 
 
 _IDS = 'eagle_aux_hidden_state_layer_ids'
@@ -127,13 +149,14 @@ def _is_first(names: frozenset[str]) -> bool:
 def _claimed(attributes: dict[str, Any]) -> tuple[int, str] | None:
   """The version that config.json says, and where; None where nowhere."""
   named = attributes.get('speculators_model_type')
-  if named in ('eagle', 'eagle3'):
-    return 3 if named == 'eagle3' else 1, f'speculators_model_type = {named!r}'
+  if named in ('eagle', 'eagle3', 'peagle'):
+    return 1 if named == 'eagle' else 3, f'speculators_model_type = {named!r}'
   names = attributes.get('architectures') or ()
   for name in map(str, names if isinstance(names, list) else (names,)):
     short = name.lower().replace('-', '')
     if 'eagle' in short:
-      return 3 if 'eagle3' in short else 1, f'architectures = [{name!r}]'
+      third = 'eagle3' in short or 'peagle' in short
+      return 3 if third else 1, f'architectures = [{name!r}]'
   return None
 
 
@@ -187,11 +210,10 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
       fields |= row.read(rest, fields)
   except ValueError as error:
     raise CheckpointError(f'{files.directory}: config.json: {error}') from None
-  if fields['width'] != width or fields['num_layers'] != 1:
+  if fields['width'] != width:
     raise CheckpointError(
-      f'{files.directory}: config.json has {fields["num_layers"]} layers of '
-      f'width {fields["width"]}, and its tensors one of width {width}: only '
-      'heads of one layer are read, with the config.json that is theirs'
+      f'{files.directory}: config.json has layers of width {fields["width"]}, '
+      f'and its tensors of width {width}: copy the config.json that is theirs'
     )
   if 'sliding_attention' in (rest.get('layer_types') or ()):
     raise CheckpointError(
@@ -248,6 +270,29 @@ def _taps(files: Files, count: int) -> tuple[int, ...]:
   return tuple(taps)
 
 
+def _mask_token(files: Files, vocab: int) -> int | None:
+  """The token of the masks of P-EAGLE; None where a head has no masks."""
+  apart = files.take('speculators_model_type', formats.text, '') == 'peagle'
+  here = _MASK in files.tensors
+  if not here and not apart and not files.attributes.get('parallel_drafting'):
+    return None
+  if not here:
+    raise CheckpointError(
+      f'{files.directory}: config.json is of P-EAGLE, but {_MASK} is not among '
+      'the tensors: copy the config.json that belongs to them'
+    )
+  for name in _MASK_TOKENS:
+    token = files.take(name, values.index, None)
+    if token is not None:
+      break
+  if token is None or token >= vocab:
+    raise CheckpointError(
+      f'{files.directory}: config.json must name the token of {_MASK} as '
+      f'{_MASK_TOKENS[0]}, one of the {vocab} of the target; got {token}'
+    )
+  return token
+
+
 def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
   """Reads what all layouts share.
 
@@ -274,6 +319,8 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
       )
     options['taps'] = _taps(files, inputs // features)
     options['norms'] = _norms(files)
+    options['mask_token'] = _mask_token(files, vocab)
+    name = name if options['mask_token'] is None else 'P-EAGLE'
   else:
     last = files.target.num_layers - 1 if files.target else 0
     options['taps'] = (last,)
@@ -282,6 +329,7 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     'kind': 'eagle',
     'version': version,
     'vocab_size': vocab,
+    'layers': fields['num_layers'],
     **{
       key: fields[key]
       for key in (
@@ -386,7 +434,7 @@ def _layer_config(sizes: Sizes, target: TransformerConfig) -> dict[str, Any]:
     'vocab_size': target.vocab_size,
     'hidden_size': sizes.width,
     'intermediate_size': sizes.mlp_width,
-    'num_hidden_layers': 1,
+    'num_hidden_layers': sizes.layers,
     'num_attention_heads': sizes.num_heads,
     'num_key_value_heads': sizes.num_kv_heads,
     'head_dim': sizes.head_dim,
@@ -427,11 +475,14 @@ def attributes(
   check_number('tokens', tokens, 1)
   _refuse(sizes, target)
   method = {'proposal_type': 'greedy', 'speculative_tokens': tokens}
+  masked = sizes.mask_token is not None
+  kind = 'peagle' if masked else 'eagle3'
   return {
-    'architectures': ['Eagle3Speculator'],
-    'speculators_model_type': 'eagle3',
+    'architectures': ['PEagleSpeculator' if masked else 'Eagle3Speculator'],
+    'speculators_model_type': kind,
+    **({'mask_token_id': sizes.mask_token} if masked else {}),
     'speculators_config': {
-      'algorithm': 'eagle3',
+      'algorithm': kind,
       'default_proposal_method': 'greedy',
       'proposal_methods': [
         method | {'verifier_accept_k': 1, 'accept_tolerance': 0.0}
