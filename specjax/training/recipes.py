@@ -438,6 +438,9 @@ class Heads(Training):
     own_texts: of the drafter, written anew every `refresh` batches.
     refresh: batches between own texts.
     devices: that the windows of a batch are split over.
+    features: folder where the target's features are kept for all recipes that
+      read the same windows; empty: the target reads each batch anew.
+    features_gib: size of that folder at most; what is beyond is read anew.
   """
 
   target: str
@@ -456,6 +459,8 @@ class Heads(Training):
   own_texts: Texts = dataclasses.field(default_factory=lambda: Texts(64))
   refresh: Count = 25
   devices: Count = 1
+  features: str = ''
+  features_gib: Annotated[float, Between(0)] = 16.0
 
   @property
   def has_examples(self) -> bool:
@@ -498,6 +503,11 @@ class Heads(Training):
       self.devices == 1 or not self.own_share,
       f'own_share is {self.own_share}, but texts are written on one device: '
       'leave it at 0, or devices at 1',
+    )
+    need(
+      not (self.features and self.own_share),
+      f'own_share is {self.own_share}, and what a drafter writes is read once: '
+      'leave it at 0, or features empty',
     )
     need(
       not (self.own_share and self.has_examples),

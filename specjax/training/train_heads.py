@@ -1,8 +1,9 @@
 """Trains a drafter that reads the features of a frozen target.
 
-The target reads every batch anew: its features on a disk would be a thousand
-times as large as the text. A method brings its own `Trainable` (see
-`specjax.drafters.heads.trainable`); nothing here knows of any.
+The target reads every batch anew, or its features are kept on a disk
+(`training.features`), where they are a thousand times as large as the text. A
+method brings its own `Trainable` (see `specjax.drafters.heads.trainable`);
+nothing here knows of any.
 """
 
 import json
@@ -27,6 +28,7 @@ from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.training import examples, folders, held_out
 from specjax.training import examples as example_windows
+from specjax.training.features import Store, forward
 from specjax.training.generated import (
   Material,
   draw_texts,
@@ -94,13 +96,24 @@ def make(x: Heads | Online, target: Model) -> Trainable:
     ) from error
 
 
-def see(target: Model, weights: Any, tokens: jax.Array, taps) -> Seen:
-  """A target on whole windows [B, T]."""
-  mask, positions = transformer.causal(*tokens.shape)
-  out = target.forward(
-    weights, tokens, positions, None, None, mask, taps=tuple(taps)
-  )
-  return Seen(tokens, out.taps, wide(target.head(weights, out.hidden)))
+def see(
+  target: Model, weights: Any, tokens: jax.Array, taps, features=None
+) -> Seen:
+  """A target on whole windows [B, T], whose features may be known already.
+
+  Args:
+    target: the model.
+    weights: its parameters.
+    tokens: of the windows.
+    taps: layers whose features are read.
+    features: [B, T, len(taps) + 1, E] of `features.Store`, or None.
+  """
+  if features is None:
+    hidden, last = forward(target, weights, tokens, taps)
+  else:
+    features = features.astype(transformer.dtype_of(weights))
+    hidden, last = features[:, :, :-1], features[:, :, -1]
+  return Seen(tokens, hidden, wide(target.head(weights, last)))
 
 
 def loss_of(
@@ -117,7 +130,8 @@ def loss_of(
   root = jax.random.key(seed)
 
   def loss(params, frozen, batch):
-    seen = see(target, frozen, batch['tokens'], head.taps).replace(
+    known = batch.get('features')
+    seen = see(target, frozen, batch['tokens'], head.taps, known).replace(
       counts=batch.get('counts'), divergence=divergence
     )
     seen = seen.replace(hidden=in_dtype(seen.hidden, dtype))
@@ -291,7 +305,9 @@ def main(x: Heads) -> None:
   drafter = head.drafter(x.held_out.depth)
   if drafter.positions is not None:
     need_positions(drafter.positions, 'the drafter has', x.positions())
-  o = x.optimization
+  o, batch = x.optimization, batches(m, head.model)
+  if x.features:
+    batch = Store(x, m.target, m.weights, head.taps).beside(batch)
   placed = Placed(x.devices)
   params = train(
     'head',
@@ -306,7 +322,7 @@ def main(x: Heads) -> None:
       o.dtype,
     ),
     m.weights,
-    placed.split(batches(m, head.model)),
+    placed.split(batch),
     lambda params: score(trial.report(drafter, params), o.patience),
     place=placed.whole,
   )

@@ -18,6 +18,7 @@ from specjax.drafters.heads.trainable import Seen
 from specjax.errors import UserError
 from specjax.models import transformer
 from specjax.training import (
+  features,
   generated,
   held_out,
   train_heads,
@@ -104,6 +105,50 @@ def test_the_loss_of_a_head_falls(root):
 
   fresh = head.init(jax.random.key(0), m.weights)
   assert loss(trained) < loss(fresh)
+
+
+def test_kept_features_give_the_losses_of_the_target(root, tmp_path):
+  x = recipe(root, 'whole', features=str(tmp_path / 'features'))
+  m = generated.gather(x)
+  head = train_heads.make(x, m.target)
+  drawn = train_heads.batches(m)
+
+  def kept(weights, **changes):
+    changed = dataclasses.replace(x, **changes)
+    return features.Store(changed, m.target, weights, head.taps).beside(drawn)
+
+  made = kept(m.weights)(0, None)
+  parts = jax.jit(train_heads.loss_of(head, m.target, 0))
+  trained = files.read(root / 'whole/weights', 'medusa')[1]
+  anew, read = (
+    parts(trained, m.weights, batch) for batch in (drawn(0, None), made)
+  )
+  for name, loss in anew.items():
+    assert float(read[name]) == pytest.approx(float(loss), rel=1e-3)
+  # From the files alone, without weights; each of 4 windows has two layers.
+  assert np.array_equal(kept(None)(0, None)['features'], made['features'])
+  every = sorted((tmp_path / 'features').glob('*.npy'))
+  assert len(every) == 8
+  # A full folder takes nothing more, and what is beyond is read anew.
+  beyond = kept(m.weights, features_gib=0.0)(1, None)
+  assert beyond['features'].shape == made['features'].shape
+  assert sorted((tmp_path / 'features').glob('*.npy')) == every
+  with pytest.raises(UserError, match='features'):
+    kept(m.weights, target=str(root / 'draft'))
+
+
+def test_training_takes_the_features_that_are_kept(root, tmp_path, monkeypatch):
+  x = recipe(root, 'kept', features=str(tmp_path / 'features'))
+  seen = []
+  of = features.Store.of
+  monkeypatch.setattr(
+    features.Store, 'of', lambda *given: seen.append(1) or of(*given)
+  )
+  train_heads.main(x)
+  assert len(seen) == 8
+  whole, kept = (lines(root / f'{n}/head.jsonl') for n in ('whole', 'kept'))
+  for one, other in zip(whole, kept, strict=True):
+    assert other['loss'] == pytest.approx(one['loss'], rel=1e-2)
 
 
 def test_config_of_a_head_says_what_it_is_worth_and_cost(root):
