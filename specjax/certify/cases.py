@@ -213,18 +213,24 @@ _CHAINS = (0, 0, 1, 2)
 _STOP = policies.confidence(0.35)
 
 
-def _lm(name: str, parents: tuple[int, ...], replacement: bool = False) -> Kind:
+def _lm(
+  name: str,
+  parents: tuple[int, ...],
+  replacement: bool = False,
+  hub: bool = False,
+) -> Kind:
   """The tree of the draft model; a chain where each node hangs on the last."""
   if parents == tuple(range(len(parents))):
     make = functools.partial(lm.make, depth=len(parents))
   else:
     make = functools.partial(
-      lm.make_tree, parents=parents, replacement=replacement
+      lm.make_tree, parents=parents, replacement=replacement, hub=hub
     )
+  law = static_tree.beside_hub if hub else static_tree.remaining
   return Kind(
     name,
     lambda tiny: make(tiny.draft),
-    lambda tiny: exact.tree(parents, replacement),
+    lambda tiny: exact.tree(parents, replacement, law=law),
   )
 
 
@@ -233,6 +239,7 @@ LONG = _lm('chain of four', (0, 1, 2, 3))
 TREE = _lm('tree without replacement', _TREE)
 TREE_WITH = _lm('tree with replacement', _TREE, True)
 CHAINS = _lm('two chains', _CHAINS, True)
+HUB = _lm('tree with hubs', _TREE, hub=True)
 STOPPED = Kind(
   'chain that stops',
   lambda tiny: lm.make(tiny.draft, 3, _STOP),
@@ -463,6 +470,8 @@ CASES = (
   Case('recursive', verify.recursive, LOOKUPS),
   Case('k-SEQ', verify.k_seq, TREE_WITH, full=True),
   Case('k-SEQ', verify.k_seq, CHAINS),
+  Case('hub', verify.hub, CHAIN, full=True),
+  Case('hub', verify.hub, HUB),
   Case('multi-path', verify.multi_path, CHAIN, full=True),
   Case('multi-path', verify.multi_path, CHAINS),
   Case('traversal', verify.traversal, TREE),

@@ -83,7 +83,10 @@ class Drafts(NamedTuple):
   rows: np.ndarray  # [M, N+1] number of the text that ends at each row
 
 
-_remaining = jax.jit(jax.vmap(static_tree.remaining, in_axes=(0, 0, 0, None)))
+@functools.partial(jax.jit, static_argnums=0)
+def _later(law, *args):
+  return jax.vmap(law, in_axes=(0, 0, 0, None))(*args)
+
 
 # (texts, q, contexts) -> Drafts
 DraftSource = Callable[[Texts, Distributions, np.ndarray], Drafts]
@@ -107,6 +110,7 @@ def tree(
   replacement: bool = False,
   size: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
   after: Callable[[Texts, Distributions, np.ndarray], After] | None = None,
+  law: Callable = static_tree.remaining,
 ) -> DraftSource:
   """All drafts of `shapes.chain` and `shapes.static_tree`.
 
@@ -116,6 +120,7 @@ def tree(
     size: confidence [M, N] in the drawn tokens, and entropy [M, N], see
       `shapes.policies`, -> nodes that exist [M].
     after: distributions that depend on where a draft began; by default q.
+    law: of later siblings, where they are no independent draws.
   """
   nodes = len(parents)
   levels = static_tree.levels_of(parents)
@@ -139,7 +144,8 @@ def tree(
       if earlier and not replacement:
         drawn = np.zeros(chance.shape, bool)
         np.put_along_axis(drawn, tokens[:, earlier], True, 1)
-        chance = np.asarray(_remaining(chance, drawn, logits, q.temperature))
+        args = chance, drawn, logits, q.temperature
+        chance = np.asarray(_later(law, *args))
       distributions.append(chance)
       rows[:, node + 1] = texts.after(above, tokens[:, node])
     probs = np.stack(distributions, 1)

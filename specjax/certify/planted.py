@@ -188,6 +188,16 @@ WRONG_RULES = (
     cases.CHAINS.source,
   ),
   WrongRule(
+    'hub: the residual of recursive rejection',
+    verify.hub._replace(rest=verify.recursive.rest),
+    cases.HUB.source,
+  ),
+  WrongRule(
+    'hub: pairs that are drawn without replacement',
+    verify.hub,
+    cases.TREE.source,
+  ),
+  WrongRule(
     'multi-path: the best of two paths is judged as if alone',
     rule_of(lambda q, *_: q),
     cases.CHAINS.source,

@@ -31,6 +31,7 @@ _KINDS = (
   cases.LOOKUP,
   cases.TREE,
   cases.CHAINS,
+  cases.HUB,
   cases.LOOKUPS,
 )
 _QUICK = 2  # of these, and of those that a rule takes

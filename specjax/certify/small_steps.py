@@ -39,6 +39,7 @@ class Shape(NamedTuple):
   name: str
   parents: tuple[int, ...]
   replacement: bool = False
+  hub: bool = False  # of two siblings one is the likeliest token
   chosen: bool = False  # the most likely tokens of q, without probabilities
   size: int | None = None  # nodes that exist; None: all of them
   stops: Policy | None = None
@@ -60,6 +61,7 @@ class Shape(NamedTuple):
       none,
       independent=self.replacement,
       paths=static_tree.chains_of(self.parents) if self.replacement else 0,
+      hub=self.hub,
     )
 
 
@@ -73,6 +75,7 @@ SHAPES = (
   ),
   Shape('two siblings, drawn without replacement', (0, 0)),
   Shape('two siblings, drawn independently', (0, 0), replacement=True),
+  Shape('two siblings, one the likeliest token', (0, 0), hub=True),
   Shape('two siblings, and a child of the first', (0, 0, 1)),
   Shape('one chosen token', (0,), chosen=True),
   Shape('nothing where there was room for a token', (0,), chosen=True, size=0),
@@ -187,7 +190,8 @@ def _source(shape: Shape) -> exact.DraftSource:
   if shape.chosen:
     return _choose(shape)
   stop = exact.stopping(shape.stops) if shape.stops else None
-  return exact.tree(shape.parents, shape.replacement, stop)
+  law = static_tree.beside_hub if shape.hub else static_tree.remaining
+  return exact.tree(shape.parents, shape.replacement, stop, law=law)
 
 
 def onwards(chance: np.ndarray, p: np.ndarray, texts: exact.Texts, to: int):

@@ -37,10 +37,13 @@ def make(model: Model, depth: int, policy: Policy | None = None) -> Drafter:
 
 
 def make_tree(
-  model: Model, parents: tuple[int, ...], replacement: bool = False
+  model: Model,
+  parents: tuple[int, ...],
+  replacement: bool = False,
+  hub: bool = False,
 ) -> Drafter:
   """A static tree of a model; see `shapes.static_tree`."""
-  return static_tree.make(walk(model), parents, replacement)
+  return static_tree.make(walk(model), parents, replacement, hub)
 
 
 def check_encoder(target: Model, draft: Model, name: str) -> None:

@@ -10,6 +10,7 @@ runs.
   recursive   any tree                   exact    arXiv:2305.09781, 2402.12374
   k_seq       tree of i.i.d. siblings    exact    arXiv:2310.15141
   traversal   any tree                   exact    arXiv:2505.12398
+  hub         siblings with a hub        exact    arXiv:2411.05289
   multi_path  independent chains         exact    arXiv:2602.16961
   naive       any tree                   exact    arXiv:2305.09781
   observe     any                        exact    accepts nothing: for alpha
@@ -20,6 +21,7 @@ runs.
 
 from specjax.verify.chains import block as block
 from specjax.verify.chains import token as token
+from specjax.verify.hub import hub as hub
 from specjax.verify.judge import chance as chance
 from specjax.verify.judge import drafted_probs as drafted_probs
 from specjax.verify.judge import judge as judge

@@ -16,7 +16,7 @@ import pytest
 from specjax import verify
 from specjax.certify import exact
 from specjax.drafters import lm, plain
-from specjax.drafters.shapes import policies
+from specjax.drafters.shapes import policies, static_tree
 from specjax.types import Draft, Scores
 from tests.support import models, papers_in_numpy
 
@@ -94,15 +94,23 @@ INDEPENDENT = {
   'two chains': exact.tree((0, 0, 1, 2), True),
   'uneven, replaced': exact.tree((0, 0, 1, 1), True),
 }
+HUBS = {
+  'hubs': exact.tree((0, 0, 1, 1), law=static_tree.beside_hub),
+  'a hub above one child': exact.tree((0, 0, 2), law=static_tree.beside_hub),
+}
 ONES = 'three', 'uneven'
 RULES = {
   'token': (verify.token, CHAINS),
   'block': (verify.block, CHAINS),
   # On chains these two are the token rule and block verification, see below
   # and `test_traversal`.
-  'recursive': (verify.recursive, DRAWN_TREES | INDEPENDENT),
+  'recursive': (
+    verify.recursive,
+    DRAWN_TREES | INDEPENDENT | {'hubs': HUBS['hubs']},
+  ),
   'traversal': (verify.traversal, DRAWN_TREES | INDEPENDENT),
   'k_seq': (verify.k_seq, INDEPENDENT),
+  'hub': (verify.hub, HUBS | {'two': CHAINS['two']}),
   'multi_path': (
     verify.multi_path,
     {n: INDEPENDENT[n] for n in ('siblings, replaced', 'two chains')},
@@ -186,6 +194,45 @@ def test_siblings_are_judged_as_in_the_papers(replacement, float64):
     for text, weight in chances.items():
       if len(text) == 2:
         accepted[text[0]] += weight
+    np.testing.assert_allclose(accepted, paper, atol=1e-12)
+
+
+def spechub(p, q):
+  """Chance that a token is accepted, Sun et al., arXiv:2411.05289, section 4.
+
+  `pairs` has what is left of the chance of each pair, and p what is left of it.
+  """
+  a, accepted, p = q.argmax(), np.zeros(len(q)), p.copy()
+  others = [x for x in range(len(q)) if x != a]
+  pairs = {(x, a): q[x] for x in others}
+  pairs |= {(a, x): q[a] * q[x] / (1 - q[a]) for x in others}
+
+  def take(token, *from_pairs):
+    chance = sum(pairs[pair] for pair in from_pairs)
+    amount = min(p[token], chance)
+    for pair in from_pairs:
+      pairs[pair] *= 1 - amount / chance if chance else 1
+    p[token] -= amount
+    accepted[token] += amount
+
+  for x in others:
+    take(x, (x, a))
+  for x in others:
+    take(x, (a, x))
+  take(a, *((a, x) for x in others))
+  take(a, *((x, a) for x in others))
+  return accepted
+
+
+def test_pairs_with_a_hub_are_judged_as_in_the_paper(float64):
+  for seed in range(5):
+    p, q = pair(seed, 'plain')
+    source = exact.tree((0, 0), law=static_tree.beside_hub)
+    accepted = np.zeros(VOCAB)
+    for text, weight in emitted(verify.hub, source, p, q).items():
+      if len(text) == 2:
+        accepted[text[0]] += weight
+    paper = spechub(p.probs[0], q.probs[0])
     np.testing.assert_allclose(accepted, paper, atol=1e-12)
 
 
@@ -275,6 +322,11 @@ def test_rules_refuse_drafts_they_cannot_judge():
     other = lm.make_tree(models.DRAFT, parents, True)
     assert 'replacement=True' in verify.multi_path.refuses(other)
   assert 'replacement=True' in verify.multi_path.refuses(tree)
+  hub = lm.make_tree(models.DRAFT, (0, 0, 1), hub=True)
+  assert not any(map(verify.hub.refuses, (chain, hub)))
+  assert all('hub=True' in verify.hub.refuses(one) for one in (tree, several))
+  with pytest.raises(ValueError, match='hub is of trees'):
+    lm.make_tree(models.DRAFT, (0, 0, 0), hub=True)
   for drafter in (chain, tree, several):
     assert not verify.recursive.refuses(drafter)
     assert not verify.typical().refuses(drafter)

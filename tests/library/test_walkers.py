@@ -131,6 +131,10 @@ TOGETHER = {
     static_tree.make(WALKER, (0, 0, 1), True),
     (0, 0, 1),
   ),
+  'siblings with a hub': (
+    static_tree.make(WALKER, (0, 0, 1), hub=True),
+    (0, 0, 1),
+  ),
 }
 
 
@@ -147,9 +151,11 @@ def test_nodes_are_drawn_with_coins_of_their_own(name):
     paths, chance = [()], 1.0
     for node, parent in enumerate(parents):
       q = PROBS[number(paths[parent])].copy()
-      if not drafter.independent:
-        same = [i for i in range(node) if parents[i] == parent]
-        q[[tokens[i] for i in same]] = 0
+      earlier = [tokens[i] for i in range(node) if parents[i] == parent]
+      if drafter.hub and earlier and earlier != [q.argmax()]:
+        q = np.eye(VOCAB)[q.argmax()]
+      elif not drafter.independent:
+        q[earlier] = 0
       chance *= q[tokens[node]] / q.sum()
       paths.append((*paths[parent], tokens[node]))
     chances[tokens] = chance

@@ -23,6 +23,7 @@ class Shape:
     parents: of a static tree, its rows instead; nodes deeper than K are cut.
     replacement: siblings of a static tree are independent draws. `widths` of
       (k,) then makes k independent chains.
+    hub: of two siblings of a static tree one is the likeliest token.
     beam: of a dynamic tree, nodes expanded at every level.
     nodes: of a dynamic tree, nodes kept.
   """
@@ -31,6 +32,7 @@ class Shape:
   widths: tuple[int, ...] = ()
   parents: tuple[int, ...] = ()
   replacement: bool = False
+  hub: bool = False
   beam: int = 0
   nodes: int = 0
 
@@ -51,8 +53,9 @@ class Shape:
     check_numbers('parents', self.parents, 0)
     check_number('beam', self.beam, 0)
     check_number('nodes', self.nodes, 0)
-    if self.replacement and not (self.widths or self.parents):
-      raise ValueError('replacement is of static trees: give widths or parents')
+    for name in ('replacement', 'hub'):
+      if getattr(self, name) and not (self.widths or self.parents):
+        raise ValueError(f'{name} is of static trees: give widths or parents')
     if bool(self.nodes) != bool(self.beam):
       raise ValueError(
         'beam and nodes are of a dynamic tree, which needs both, got '
@@ -115,11 +118,11 @@ def build(walker: Walker, depth: int, options: Mapping[str, Any]) -> Drafter:
   if shape.widths:
     widths = (*shape.widths, *[1] * depth)[:depth]
     parents = trees.branching(widths)
-    return static_tree.make(walker, parents, shape.replacement)
+    return static_tree.make(walker, parents, shape.replacement, shape.hub)
   if shape.parents:
     static_tree.levels_of(tuple(shape.parents))  # Refuses what is no tree.
     parents = cut(tuple(shape.parents), depth)
-    return static_tree.make(walker, parents, shape.replacement)
+    return static_tree.make(walker, parents, shape.replacement, shape.hub)
   return chain.make(walker, depth, shape.policy)
 
 

@@ -3,7 +3,8 @@
 Siblings are drawn with replacement, as the k independent chains of SpecTr and
 SpecInfer are (arXiv:2310.15141, arXiv:2305.09781), or without, as in Sequoia
 (arXiv:2402.12374): then `probs` is the distribution of a node given its earlier
-siblings.
+siblings. With a hub one of two siblings is the draft's likeliest token, as in
+SpecHub (arXiv:2411.05289).
 """
 
 import functools
@@ -84,15 +85,28 @@ def remaining(q, drawn, logits, temperature):
   return jnp.where(total > 0, left / jnp.where(total > 0, total, 1), spare)
 
 
-def draw_siblings(coins, logits, values, history, above, replacement):
-  """Tokens [W] below one row, and the probs [W, V] they were drawn from."""
+def beside_hub(q, drawn, logits, temperature):
+  """Probabilities [V] of a second sibling, see `remaining`.
+
+  It is the likeliest token of q, the hub, or any other where that was drawn.
+  """
+  hub = jnp.arange(len(q)) == jnp.argmax(q)
+  others = remaining(q, hub, logits, temperature)
+  return jnp.where((hub & drawn).any(), others, hub.astype(q.dtype))
+
+
+def draw_siblings(coins, logits, values, history, above, law):
+  """Tokens [W] below one row, and the probs [W, V] they were drawn from.
+
+  `law` is that of later siblings, such as `remaining`; None: that of the first.
+  """
   q, logits = sampling.next_distribution(logits, values, history, above)
   drawn = jnp.zeros(q.shape, bool)
   tokens, distributions = [], []
   for coin in coins:
     probs = q
-    if tokens and not replacement:
-      probs = remaining(q, drawn, logits, values.temperature)
+    if tokens and law:
+      probs = law(q, drawn, logits, values.temperature)
     token = sampling.draw(coin, probs)
     drawn = drawn.at[token].set(True)
     tokens.append(token)
@@ -126,7 +140,10 @@ def _pick(features, index):
 
 @functools.cache
 def make(
-  walker: Walker, parents: tuple[int, ...], replacement: bool = False
+  walker: Walker,
+  parents: tuple[int, ...],
+  replacement: bool = False,
+  hub: bool = False,
 ) -> Drafter:
   """Returns the drafter.
 
@@ -135,11 +152,17 @@ def make(
     parents: [N] rows, ordered by depth; see `trees.branching`.
     replacement: draw siblings independently; equal texts are merged. The tree
       of k independent chains of length d has widths k, 1, 1, ...
+    hub: of two siblings one is the likeliest token.
 
   Raises:
-    ValueError: no such tree.
+    ValueError: no such tree, or one without a place for a hub.
   """
   levels = levels_of(parents)
+  if hub and (replacement or max(level.width for level in levels) > 2):
+    raise ValueError(
+      'hub is of trees with two siblings at most, drawn without replacement: '
+      f'got parents {parents} and replacement {replacement}'
+    )
   depth, nodes = len(levels), len(parents)
   fed = levels[-1].begin + 1  # The last level is drawn and never fed.
   mask = np.asarray(trees.ancestors(jnp.asarray(parents, jnp.int32))[1])
@@ -154,7 +177,8 @@ def make(
     above = jax.vmap(
       lambda tokens: trees.above(np.array(parents), tokens, depth)
     )
-    draw = functools.partial(draw_siblings, replacement=replacement)
+    law = None if replacement else beside_hub if hub else remaining
+    draw = functools.partial(draw_siblings, law=law)
     draw = jax.vmap(jax.vmap(draw, in_axes=(0, 0, None, None, 0)))
     step = walker.start(params, memory.state, memory.block, ctx)
     if not replacement and widest > step.logits.shape[-1]:
@@ -219,4 +243,5 @@ def make(
     positions=walker.positions,
     independent=replacement,
     paths=chains_of(parents) if replacement else 0,
+    hub=hub,
   )
