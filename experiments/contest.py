@@ -9,8 +9,8 @@ order, with the same optimizer, for each of several numbers of steps. All heads
 read the target's own embedding and output layer, and have as many other
 parameters, as near as their sizes allow:
 
-  eagle1      a layer that predicts the target's next feature
   eagle3      a layer over three features of the target, on its own steps too
+  eagle1      a layer that predicts the target's next feature
   medusa      a residual block for each place ahead
   dflash      a layer that fills a block of masks in one pass
   early_exit  the target's first layers, a norm and an adapter of their own
@@ -20,7 +20,7 @@ Then all draft for the same held-out prompts. tau is measured. FLOPs and bytes
 of a step are counted in the traced program, the forward pass over accepted
 tokens included, and costs on a chip (v and c) are calculated from these: no
 host, no launches. Heads stay in `heads`, and rows in `results`, so a stopped
-contest goes on. `--quick` takes two minutes.
+contest goes on: half an hour of processor time, `--quick` two minutes.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from specjax.cli.fields import Between, Count, check_fields
 from specjax.cli.names import resolve
 from specjax.drafters import plain
 from specjax.drafters.heads.trainable import Trainable
-from specjax.errors import need
+from specjax.errors import blame, need
 from specjax.loop import generate
 from specjax.models.transformer import Model
 from specjax.reports import paired
@@ -125,8 +125,9 @@ def _lm(target, n):
 
 
 KINDS = {
-  'eagle1': Kind('eagle', _eagle(1), _steps_of(4)),
+  # First, as it reads the most layers: the features of the others are theirs.
   'eagle3': Kind('eagle', _eagle(3), _steps_of(4)),
+  'eagle1': Kind('eagle', _eagle(1), _steps_of(4)),
   'medusa': Kind('medusa', lambda _, n: {'count': n}, lambda _: range(1, 17)),
   'dflash': Kind('dflash', _dflash, _steps_of(4)),
   'early_exit': Kind(
@@ -157,10 +158,16 @@ class Contest(Experiment):
   """
 
   kinds: tuple[str, ...] = tuple(KINDS)
-  steps: tuple[Count, ...] = (40, 120, 360)
+  steps: tuple[Count, ...] = (40, 120)
   size: Count = 8
   optimization: Optimization = dataclasses.field(
-    default_factory=lambda: Optimization(((20, 2e-3), (360, 0.0)), 4, 128)
+    default_factory=lambda: Optimization(
+      ((20, 4e-3), (120, 0.0)),
+      batch=4,
+      length=128,
+      muon=True,
+      checkpoint_every=40,
+    )
   )
   examples: Examples = dataclasses.field(default_factory=Examples)
   texts: Texts = dataclasses.field(
@@ -187,7 +194,8 @@ class Contest(Experiment):
         name in KINDS,
         f'kinds: {name!r} is none; choose from {", ".join(KINDS)}',
       )
-    warm = self.optimization.schedule[-2][0]
+    need(self.gammas, 'gammas is empty: give a draft length, such as 3')
+    warm = max((step for step, _ in self.optimization.schedule[:-1]), default=0)
     need(
       self.steps and min(self.steps) > warm,
       f'steps must be above {warm}, where optimization.schedule turns, and at '
@@ -201,9 +209,9 @@ def get_config() -> Contest:
     target=Checkpoint(pair.path('target')),
     candidates={},
     gammas=(2, 5),
-    prompts=Prompts(domains=('code', 'documentation'), count=20, length=96),
-    max_new_tokens=48,
-    batch=20,
+    prompts=Prompts(domains=('code', 'documentation'), count=16, length=96),
+    max_new_tokens=32,
+    batch=16,
     timed=False,
   )
 
@@ -244,9 +252,7 @@ class Entry(NamedTuple):
       target=x.target.path,
       trainable=_full(self.kind),
       options=self.options,
-      optimization=dataclasses.replace(
-        o, schedule=(*o.schedule[:-1], corner), checkpoint_every=steps
-      ),
+      optimization=dataclasses.replace(o, schedule=(*o.schedule[:-1], corner)),
       dtype=x.dtype,
       seed=x.seed,
       data=f'{x.heads}/data',
@@ -423,9 +429,17 @@ def run(x: Contest) -> None:
   if x.quick:
     x.shrink()
   x.check()
+  if x.examples.prompts.path and not x.examples.evaluation:
+    x.examples.evaluation = x.prompts.path  # Nobody learns what is asked.
+  # What is wrong with the comparison is said before the training.
+  copying = {'ngram': Candidate('ngram', x.gammas[0])}
+  study.plan_one(dataclasses.replace(x, candidates=copying))
   x.heads = x.heads or f'runs/{x.name}{"-quick" * x.quick}-heads'
   target = checkpoints.describe(x.target.path).model
   entries = {entry.name: entry for entry in enter(x, target)}
+  with blame('gammas: '):
+    for entry, gamma in itertools.product(entries.values(), x.gammas):
+      entry.head.drafter(gamma)
   facts = {}
   for steps, entry in itertools.product(x.steps, entries.values()):
     recipe = entry.recipe(x, steps)

@@ -114,7 +114,14 @@ def test_the_summary_takes_the_fastest_length_and_names_its_sources():
 
 
 @pytest.mark.parametrize(
-  ('field', 'value'), [('kinds', ('mlp',)), ('steps', ()), ('steps', (20,))]
+  ('field', 'value'),
+  [
+    ('kinds', ('mlp',)),
+    ('steps', ()),
+    ('steps', (20,)),
+    ('gammas', (9,)),
+    ('batch', 0),
+  ],
 )
 def test_bad_settings_are_named(field, value):
   with pytest.raises(UserError, match=f'^{field}'):
