@@ -13,10 +13,11 @@ from specjax.types import Draft, Drafter
 
 
 class Controlled(NamedTuple):
-  """A policy's memory, and what it learns from after the verdict."""
+  """A policy's memory, what it learns from after the verdict, what it read."""
 
   memory: Any  # [B, ...]
   drafted: jax.Array  # [B]
+  read: tuple[jax.Array, jax.Array]  # [B, K] each, see `look`; 0 beyond a draft
 
 
 class _Drawn(NamedTuple):
@@ -27,6 +28,7 @@ class _Drawn(NamedTuple):
   probs: jax.Array  # [B, K, V]
   size: jax.Array  # [B]
   reach: jax.Array  # [B] product of the chances, see `policies`
+  read: Any  # as `Controlled.read`; () without a policy
   going: jax.Array  # [B] whether a row drafts on
 
 
@@ -60,13 +62,17 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     raise ValueError(f'depth must be at least 1, got {depth}')
   rows = jnp.arange(depth)  # The last token is drawn and never fed.
 
+  def _unread(batch):
+    return jnp.zeros((batch, depth)), jnp.zeros((batch, depth))
+
   def init(params, ctx, hidden):
     batch = len(ctx.length)
     state, block = walker.init(params, ctx, hidden, depth)
     if policy is None:
       return Memory(state, block)
     memory = jax.tree.map(lambda x: jnp.full(batch, x), policy.start())
-    return Memory(state, block, Controlled(memory, jnp.zeros(batch, jnp.int32)))
+    none = jnp.zeros(batch, jnp.int32)
+    return Memory(state, block, Controlled(memory, none, _unread(batch)))
 
   def propose(params, memory, ctx, key):
     batch = len(ctx.length)
@@ -78,8 +84,13 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       q, logits = distributions(logits, ctx.sampling, ctx.history, above)
       token = jax.vmap(sampling.draw)(coins[:, i], q)
       size, reach, going = drawn.size + drawn.going, drawn.reach, drawn.going
+      read = drawn.read
       if policy is not None:
         seen = jnp.full_like(token, i + 1), *look(logits, token)
+        read = tuple(
+          old.at[:, i].set(jnp.where(going, new, 0))
+          for old, new in zip(read, seen[1:], strict=True)
+        )
         reach = reach * jax.vmap(policy.chance)(*seen).astype(reach.dtype)
         last = Last(*seen, reach)
         going &= jax.vmap(policy.goes_on)(memory.policy.memory, last)
@@ -89,6 +100,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
         drawn.probs.at[:, i].set(q),
         size,
         reach,
+        read,
         going,
       )
 
@@ -124,6 +136,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       jnp.zeros((batch, depth, step.logits.shape[-1]), wide),
       none[:, 0],
       jnp.ones(batch),
+      () if policy is None else _unread(batch),
       jnp.ones(batch, bool),
     )
     drawn = draw(0, step.logits[:, 0], drawn)
@@ -136,7 +149,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     )
     controlled = memory.policy
     if policy is not None:
-      controlled = controlled._replace(drafted=drawn.size)
+      controlled = controlled._replace(drafted=drawn.size, read=drawn.read)
     return draft, Memory(memory.state, block, controlled)
 
   def commit(params, memory, ctx, verdict, hidden):
@@ -146,9 +159,11 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     memory = memory._replace(state=state)
     if policy is None:
       return memory
-    learned, drafted = memory.policy
-    learned = jax.vmap(policy.learn)(learned, drafted, verdict.num_accepted)
-    return memory._replace(policy=Controlled(learned, drafted))
+    own = memory.policy
+    learned = jax.vmap(policy.learn)(
+      own.memory, own.drafted, verdict.num_accepted
+    )
+    return memory._replace(policy=own._replace(memory=learned))
 
   return Drafter(
     depth,

@@ -1,0 +1,273 @@
+"""Policies of draft length along recorded drafts, beside runs of the loop."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import draft_lengths as study
+from experiments.draft_lengths import Cell, Choice, Places
+from specjax import reports, sampling, verify
+from specjax.bench import measure
+from specjax.bench.measure import Decoding
+from specjax.drafters import lm
+from specjax.drafters.shapes import policies
+from specjax.models import table
+from specjax.stats import metrics, theory
+from specjax.types import Params, Spec
+from tests.support import tiny
+
+VOCAB, DEPTH, ROWS, NEW = 24, 4, 48, 64
+TABLE = table.build(VOCAB)
+
+
+def tables() -> Params:
+  logits = jax.random.normal(jax.random.key(0), (2, VOCAB, VOCAB)) * 2
+  return Params(logits[0], (logits[0] + logits[1]) / 2)
+
+
+def job(temperature: float, seed: int = 0) -> measure.Job:
+  return measure.Job(
+    [[i % VOCAB] for i in range(ROWS)],
+    np.arange(ROWS),
+    sampling.make(ROWS, temperature),
+    NEW,
+    seed,
+    128,
+    live=ROWS,
+  )
+
+
+def way(policy) -> Decoding:
+  spec = Spec(TABLE, lm.make(TABLE, DEPTH, policy), verify.token)
+  return Decoding(spec, tables())
+
+
+POLICIES = (
+  policies.confidence(0.5),
+  policies.entropy(0.5),
+  policies.learned(1, 1, -0.5, 0.2, 0.6),
+  policies.heuristic(2),
+  policies.bandit(0.1, 0.1, 1, 3),
+)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_steps_along_recorded_drafts_are_those_of_the_loop(policy):
+  """To the token where nothing is drawn, and on average where it is."""
+  greedy, drawn = (study.look(way(study.WHOLE), job(t)) for t in (0.0, 1.0))
+  assert 0.1 < greedy.accepted.mean() < 0.95
+  assert 0.1 < drawn.accepted.mean() < 0.95
+  caps = jnp.array([DEPTH])
+  found = study.take(policy, greedy, caps)
+  counts = measure.decode(way(policy), job(0.0), timed=False).counts
+  np.testing.assert_array_equal(found.steps[0], counts.histogram.sum(1))
+  np.testing.assert_array_equal(found.drafted[0], counts.drafted)
+  emitted = counts.histogram @ np.arange(1, DEPTH + 2)
+  np.testing.assert_array_equal(found.tokens[0], emitted)
+
+  found = study.take(policy, drawn, caps)
+  counts = measure.decode(way(policy), job(1.0, seed=1), timed=False).counts
+  emitted = counts.histogram @ np.arange(1, DEPTH + 2)
+  for ours, theirs in (
+    (found.tokens[0], emitted),
+    (found.drafted[0], counts.drafted),
+  ):
+    one = metrics.ratio(ours, found.steps[0])
+    other = metrics.ratio(theirs, counts.histogram.sum(1))
+    error = np.hypot(one.error, other.error)
+    assert error < 0.06 * other.value
+    assert abs(one.value - other.value) < 4 * error
+
+
+def test_a_text_that_ends_keeps_its_last_place():
+  """It is not written again while other rows go on."""
+  ends = way(study.WHOLE)
+  ends = ends._replace(spec=dataclasses.replace(ends.spec, eos=(3,)))
+  found, whole = (study.look(w, job(1.0)) for w in (ends, way(study.WHOLE)))
+  assert len({*found.length.tolist()}) > 5
+  for row, length in enumerate(found.length):
+    for ours, theirs in zip(found[:3], whole[:3], strict=True):
+      np.testing.assert_array_equal(ours[row, :length], theirs[row, :length])
+      assert not ours[row, length:].any()
+
+
+def places(accepted, depth: int, sure=0.5, entropy=1.0) -> Places:
+  accepted = np.array(accepted, bool)
+  shape = *accepted.shape, depth
+  return Places(
+    accepted,
+    np.broadcast_to(np.float32(sure), shape),
+    np.broadcast_to(np.float32(entropy), shape),
+    np.full(len(accepted), accepted.shape[1]),
+  )
+
+
+def test_steps_by_hand():
+  """A rejected draft is the one that was made at the place of the rejection."""
+  text = places([[1, 1, 0, 1, 0, 0, 1, 1]], 2)
+  found = study.take(study.WHOLE, text, jnp.array([1, 2]))
+  # One token: 0 1, 2, 3 4, 5; then two places are left. Two: 0 1 2, 3 4, 5.
+  assert found.steps.tolist() == [[4], [3]]
+  assert found.drafted.tolist() == [[4], [6]]
+  assert found.tokens.tolist() == [[6], [6]]
+  # Place 1 is unsure of its rejected draft's second token alone.
+  sure = np.full((1, 5, 3), 0.9)
+  sure[0, 1, 1] = 0.1
+  text = places([[1, 0, 1, 1, 1]], 3)._replace(confidence=sure)
+  found = study.take(policies.confidence(0.5), text, jnp.array([3]))
+  # From 0: y0, x1, and x2, which is unlikely; from 2 on one place too few.
+  assert (found.steps, found.drafted, found.tokens) == (1, 3, 2)
+  sure[0, 0, 1] = 0.1  # No step that goes on from there reads it.
+  again = study.take(policies.confidence(0.5), text, jnp.array([3]))
+  assert again.drafted == 3
+
+
+def test_a_constant_length_gives_what_theory_says():
+  random = np.random.default_rng(0)
+  text = places(random.random((400, 120)) < 0.7, 5)
+  found = study.take(study.WHOLE, text, jnp.arange(1, 6))
+  for gamma, steps, drafted, tokens in zip(range(1, 6), *found, strict=True):
+    assert drafted.sum() == gamma * steps.sum()
+    tau = metrics.ratio(tokens, steps)
+    expected = theory.tokens_per_call(0.7, gamma)
+    assert abs(tau.value - expected) < 4 * tau.error
+
+
+def best_of(ahead, cost: float, depth: int) -> float:
+  """The best rate of one text, of all ways to take its steps."""
+  rates = []
+
+  def walk(place, steps, drafted):
+    if place + depth + 1 > len(ahead):
+      rates.append(place / (steps + cost * drafted) if steps else 0)
+      return
+    for size in range(min(ahead[place], depth) + 1):
+      walk(place + size + 1, steps + 1, drafted + size)
+
+  walk(0, 0, 0)
+  return max(rates)
+
+
+@pytest.mark.parametrize('cost', [0.02, 0.2, 0.6])
+def test_no_steps_are_better_than_the_oracle(cost):
+  random = np.random.default_rng(1)
+  text = places(random.random((1, 14)) < 0.8, 3)
+  runs = [
+    len(list(itertools.takewhile(bool, text.accepted[0, i:])))
+    for i in range(14)
+  ]
+  found = study.oracle(text, cost)
+  rate = found.tokens / study.cost_of(found, cost)
+  assert rate == pytest.approx(best_of(runs, cost, 3), abs=1e-12)
+
+  many = study.look(way(study.WHOLE), job(1.0))
+  found = study.oracle(many, cost)
+  most = found.tokens.sum() / study.cost_of(found, cost).sum()
+  made = study.families(DEPTH, cost, 0.0, (1.0, 1.0, -0.5, 0.2))
+  cell = Cell(many, {})
+  for name in (study.CONSTANT, 'expected', 'heuristic', 'learned 0.7'):
+    for choice in made[name]:
+      taken = cell.take(choice)
+      assert taken.tokens.sum() / study.cost_of(taken, cost).sum() <= most
+
+
+def test_weights_are_found_again():
+  random = np.random.default_rng(2)
+  sure = random.uniform(0.05, 1, (300, 40, 3))
+  entropy = random.uniform(0, 3, sure.shape)
+  sums = 1 + 0.5 * np.log(sure[..., 0]) - 0.8 * entropy[..., 0]
+  accepted = random.random(sums.shape) < 1 / (1 + np.exp(-sums))
+  text = Places(accepted, sure, entropy, np.full(300, 40))
+  np.testing.assert_allclose(
+    study.fit([text, text]), (1, 0.5, -0.8, 0), atol=0.1
+  )
+
+
+def test_what_is_chosen_is_chosen_on_other_prompts(monkeypatch):
+  def few(depth, cost, scoring, weights):
+    return {
+      study.CONSTANT: [Choice(str(n), study.WHOLE, n) for n in (1, 3)],
+      'always': [Choice('', study.WHOLE, depth)],
+    }
+
+  monkeypatch.setattr(study, 'families', few)
+  accepted = np.zeros((4, 20))
+  accepted[::2] = 1  # Prompts 0 and 2 are one part, and like to be long.
+  few_costs = {'costs': (0.1,), 'scoring': 0.1, 'folds': 2}
+  x = dataclasses.replace(study.get_config(), **few_costs)
+  rows = {}
+  cells = {('code', 0.0): Cell(places(accepted, 3), {})}
+  study.compare(x, cells, lambda place, row: rows.update({row['policy']: row}))
+  drafted = rows[study.CONSTANT]['unit_drafted']
+  steps = rows[study.CONSTANT]['unit_steps']
+  assert np.divide(drafted, steps).tolist() == [1, 3, 1, 3]
+  assert rows[study.CONSTANT]['gain'] == 1
+  assert rows[study.CONSTANT]['chosen'] == '1 | 3'
+  assert (
+    rows['always']['unit_drafted'][0] == 3 * rows['always']['unit_steps'][0]
+  )
+  # 10 steps of 2 tokens and 17 of 1, and the oracle's 5 of 4 and 17 of none.
+  oracle = rows[study.ORACLE]
+  assert oracle['unit_steps'] == [5, 17, 5, 17]
+  assert oracle['unit_drafted'] == [15, 0, 15, 0]
+  assert oracle['share'] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+  ('interval', 'expected'),
+  [
+    ([1.01, 1.2], 'holds'),
+    ([0.9, 0.99], 'fails'),
+    ([0.9, 1.1], 'undecided'),
+    (None, 'undecided'),
+  ],
+)
+def test_verdicts(interval, expected):
+  assert study.verdict(interval) == expected
+
+
+def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
+  made = study.families
+
+  def few(*args):
+    every = made(*args)
+    return {n: every[n] for n in (study.CONSTANT, 'entropy 0.3')}
+
+  monkeypatch.setattr(study, 'families', few)
+  settings = tiny.experiment(
+    folder, timed=False, quick=False, drafters=('draft',)
+  )
+  settings = dataclasses.replace(
+    settings, temperatures=(0.0,), max_new_tokens=12
+  )
+  more = {'results': str(tmp_path / 'rows'), 'costs': (0.1,), 'folds': 2}
+  for _ in range(2):
+    study.run(study.DraftLengths(**vars(settings) | more))
+    monkeypatch.setattr(study, 'look', None)  # Not asked again.
+  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
+  names = [study.CONSTANT, 'entropy 0.3', study.HINDSIGHT, study.ORACLE]
+  assert [r['policy'] for r in rows] == names
+  assert {*map(reports.fault, rows)} == {''}
+  assert '| entropy 0.3 ' in capsys.readouterr().out
+  assert len(reports.summary(rows[:1])) > 40
+
+
+@pytest.mark.parametrize(
+  ('field', 'changes'),
+  [
+    ('costs', {'costs': ()}),
+    ('costs', {'costs': (-0.1,)}),
+    ('folds', {'folds': 1}),
+    ('verifiers', {'verifiers': ('block',)}),
+  ],
+)
+def test_bad_settings_are_named(folder, tmp_path, field, changes):
+  settings = vars(tiny.experiment(folder, timed=False, quick=False))
+  more = {'results': str(tmp_path / 'rows'), 'drafters': ('draft',)} | changes
+  with pytest.raises(ValueError, match=field):
+    study.run(study.DraftLengths(**settings | more))
