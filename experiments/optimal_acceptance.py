@@ -1,0 +1,351 @@
+"""How near are rules to the most that any exact rule could accept?
+
+  python -m experiments.optimal_acceptance
+
+The target writes, and at every place of its text p and q are kept. There the
+drafts for one place are drawn many times, each rule is asked how likely it
+accepts one of them (`verify.chance`), and the bound (`stats.optimal`) is
+computed. No time is taken; ten minutes on two idle cores, `--quick` one.
+
+  python -m experiments.optimal_acceptance :FOLDER \\
+    --prompts.path=HumanEval.jsonl.gz --prompts.chat --drafts=1,2,4
+
+is the same for the pair of `configs/real_pair.py`, whose files FOLDER has.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs import real_pair
+from specjax import pair, verify
+from specjax.bench import measure, results, study
+from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.bench.plan import whole_steps
+from specjax.bench.runner import Runner
+from specjax.cli import command, progress
+from specjax.cli.fields import Between, Count
+from specjax.drafters.shapes import static_tree
+from specjax.errors import need
+from specjax.loop import generate
+from specjax.reports.conditions import values
+from specjax.reports.markdown import Table, blocks
+from specjax.stats import metrics, optimal
+from specjax.stats.row import group
+from specjax.types import Draft, Drafter, Rule, Scores, Verdict
+
+# Rules by how the drafts for a place are drawn.
+RULES = {
+  'independent': ('recursive', 'k_seq', 'multi_path', 'naive'),
+  'different': ('recursive', 'naive'),
+}
+_BINS = 32
+
+
+@dataclasses.dataclass
+class OptimalAcceptance(Experiment):
+  """An experiment on the drafts for one place.
+
+  Attributes:
+    drafts: numbers of drafts.
+    draws: of all drafts, at each place.
+    kept: tokens of a place that are looked at one by one, the likeliest under
+      p or q. Others are put together by p / q, into 32 tokens.
+  """
+
+  drafts: tuple[Count, ...] = (1, 2, 4, 8)
+  draws: Count = 64
+  kept: Annotated[int, Between(1)] = 256
+
+
+def get_config(folder: str = '') -> OptimalAcceptance:
+  """Returns the config of the embedded pair, or of files of a folder."""
+  temperatures = {'temperatures': (0.3, 0.6, 1.0), 'timed': False}
+  if folder:
+    x = real_pair.get_config(folder)
+    few = {'drafters': ('sibling',), 'max_new_tokens': 32, 'batch': 10}
+    x.prompts.count = 10
+    return OptimalAcceptance(**vars(x) | few | temperatures)
+  return OptimalAcceptance(
+    name='optimal_acceptance',
+    target=Checkpoint(pair.path('target')),
+    candidates={'draft-128': Candidate('lm', 1, pair.path('draft-128'))},
+    prompts=Prompts(domains=('code', 'documentation'), count=16),
+    max_new_tokens=32,
+    batch=16,
+    **temperatures,
+  )
+
+
+# Places of the target's text.
+
+
+class _Seen(NamedTuple):
+  """A verdict, and the distributions of the place that it is about."""
+
+  path: jax.Array
+  num_accepted: jax.Array
+  next_token: jax.Array
+  p: jax.Array  # [V]
+  q: jax.Array  # [V]
+
+
+def _judge(key, draft, scores, rule, depth):
+  verdict = verify.judge(key, draft, scores, rule, depth)
+  return _Seen(*verdict, scores.probs[0], draft.probs[0])
+
+
+_PARTS = generate.StepParts(judge=_judge)
+
+
+def _remembering(drafter: Drafter, vocab: int) -> Drafter:
+  """Returns a drafter whose memory has p and q of the last step, too."""
+
+  def init(params, ctx, hidden):
+    none = jnp.zeros((len(ctx.length), vocab))
+    return drafter.init(params, ctx, hidden), none, none
+
+  def propose(params, memory, ctx, key):
+    draft, own = drafter.propose(params, memory[0], ctx, key)
+    return draft, (own, *memory[1:])
+
+  def commit(params, memory, ctx, seen, hidden):
+    own = drafter.commit(params, memory[0], ctx, Verdict(*seen[:3]), hidden)
+    return own, seen.p, seen.q
+
+  return drafter._replace(init=init, propose=propose, commit=commit)
+
+
+def places(
+  way: measure.Decoding, job: measure.Job
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+  """Yields prompt, p [V] and q [V] for each new token of the target.
+
+  Args:
+    way: of a drafter of one token; its rule accepts nothing.
+    job: the prompts.
+
+  Raises:
+    NotFinite: logits of the target or the draft are NaN or infinite.
+  """
+  spec, params, _ = way
+  look = _remembering(spec.drafter, spec.target.config.vocab_size)
+  spec = dataclasses.replace(spec, drafter=look)
+  state = measure.start(measure.Decoding(spec, params), job)
+  done = np.asarray(state.done)
+  while not done.all():
+    state = generate.generate(params, state, 1, spec=spec, parts=_PARTS)
+    _, p, q = state.drafter
+    if not state.finite.all():
+      raise measure.not_finite(params)
+    for row in np.flatnonzero(~done[: job.live]):
+      yield job.indices[row], np.asarray(p[row]), np.asarray(q[row])
+    done = np.asarray(state.done)
+
+
+def fewer_tokens(p, q, kept: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns p and q over the likeliest tokens, and over groups of the others.
+
+  Tokens of nearly one p / q become one. With p / q equal, nothing that rules
+  and bounds depend on changes but the chance to draw one token twice.
+
+  Args:
+    p: [V].
+    q: [V].
+    kept: tokens that stay, the most probable ones under p or q.
+
+  Returns:
+    Both as float64 [min(V, kept + 32)].
+  """
+  p, q = (np.asarray(x, np.float64) for x in (p, q))
+  if len(p) <= kept + _BINS:
+    return p / p.sum(), q / q.sum()
+  order = np.argsort(-np.maximum(p, q))
+  few, rest = order[:kept], order[kept:]
+  with np.errstate(divide='ignore', invalid='ignore'):
+    rest = rest[np.argsort(p[rest] / q[rest])]
+  mass = np.cumsum(p[rest] + q[rest])
+  share = mass / mass[-1] if mass[-1] else mass
+  to = np.minimum((share * _BINS).astype(int), _BINS - 1)
+  both = [
+    np.concatenate([x[few], np.bincount(to, x[rest], _BINS)]) for x in (p, q)
+  ]
+  return both[0] / both[0].sum(), both[1] / both[1].sum()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def accepted(rule: Rule, different: bool, u, p, q) -> jax.Array:
+  """Returns the mean chance that a rule accepts one of the drafts for a place.
+
+  Args:
+    rule: the rule.
+    different: whether no draft repeats an earlier one.
+    u: [places, draws, n] uniform numbers that the drafts are drawn by.
+    p: [places, V].
+    q: [places, V].
+  """
+  n = u.shape[-1]
+
+  def chance(p, q, u):
+    drawn, tokens, probs = jnp.zeros(q.shape, bool), [], []
+    for i in range(n):
+      law = static_tree.remaining(q, drawn, q, 1.0) if different and i else q
+      below = jnp.cumsum(law)
+      token = jnp.searchsorted(below, u[i] * below[-1], 'right')
+      drawn = drawn.at[token].set(True)
+      tokens.append(token)
+      probs.append(law)
+    draft = Draft(
+      jnp.stack(tokens), jnp.zeros(n, jnp.int32), jnp.int32(n), jnp.stack(probs)
+    )
+    rows = jnp.broadcast_to(p, (n + 1, len(p)))
+    return verify.chance(rule)(draft, Scores(rows, rows))
+
+  def of_place(place):
+    u, p, q = place
+    return jax.vmap(chance, (None, None, 0))(p, q, u).mean()
+
+  return jax.lax.map(of_place, (u, p, q))
+
+
+def spread(random: np.random.Generator, shape: tuple) -> np.ndarray:
+  """Returns uniform numbers [places, draws, n], one in each of `draws` parts.
+
+  So their mean over draws varies less than that of independent ones.
+  """
+  begin = np.argsort(random.random(shape), 1)
+  return (begin + random.random(shape)) / shape[1]
+
+
+def cells(x: OptimalAcceptance) -> Iterator[tuple[int, str, str]]:
+  """Yields drafts, how they are drawn, and rule; one draft is drawn one way."""
+  for n, (siblings, rules) in itertools.product(x.drafts, RULES.items()):
+    if n > 1 or siblings == 'independent':
+      yield from ((n, siblings, rule) for rule in rules)
+
+
+def measured(
+  x: OptimalAcceptance, prompts: np.ndarray, p: np.ndarray, q: np.ndarray
+) -> Iterator[dict]:
+  """Yields the numbers of every cell.
+
+  Args:
+    x: the settings.
+    prompts: [places] the prompt of each place.
+    p: [places, V].
+    q: [places, V].
+  """
+  random = np.random.default_rng(x.seed)
+  ones = np.ones(len(p))
+
+  def sums(numbers) -> np.ndarray:
+    return np.bincount(prompts, numbers)
+
+  for (n, siblings), some in itertools.groupby(cells(x), lambda cell: cell[:2]):
+    different = siblings == 'different'
+    bounds = [
+      optimal.acceptance(*both, n, not different)
+      for both in zip(p, q, strict=True)
+    ]
+    u = spread(random, (len(p), x.draws, n))
+    for _, _, name in some:
+      with jax.enable_x64(True):
+        rule = getattr(verify, name)
+        chances = np.asarray(accepted(rule, different, u, p, q))
+      yield {
+        'drafts': n,
+        'siblings': siblings,
+        'verifier': name,
+        'places': len(p),
+        **metrics.fields(
+          accepted=metrics.ratio(sums(chances), sums(ones)).clipped(0, 1),
+          bound=metrics.ratio(sums(bounds), sums(ones)).clipped(0, 1),
+          share=metrics.ratio(sums(chances), sums(bounds)),
+        ),
+        'unit_places': sums(ones).tolist(),
+        'unit_accepted': sums(chances).tolist(),
+        'unit_bound': sums(bounds).tolist(),
+      }
+
+
+def run(x: OptimalAcceptance) -> None:
+  """Makes the rows that are missing."""
+  if x.quick:
+    x.shrink()
+    x.drafts, x.draws = x.drafts[:2], min(x.draws, 16)
+  need(
+    x.drafts, 'drafts is empty: name numbers of drafts, such as --drafts=2,4'
+  )
+  need(
+    max(x.drafts) <= x.kept,
+    f'kept is {x.kept}, but drafts {max(x.drafts)}: raise kept',
+  )
+  x.gammas = (1,)
+  runner = Runner(whole_steps(study.plan_one(x, 'verifiers')))
+  (method, *others) = runner.built.methods
+  need(not others, f'drafters: one is looked at, got {len(others) + 1}')
+  todo = [
+    where
+    for where in itertools.product(runner.prompts, x.temperatures)
+    if not runner.folder.has(domain=where[0], temperature=where[1])
+  ]
+  for domain, temperature in progress.over('cells', todo):
+    texts, seen = runner.prompts[domain], []
+    for job in runner.units(domain, temperature):
+      for prompt, p, q in places(method.single, job):
+        seen.append((prompt, *fewer_tokens(p, q, x.kept)))
+    columns = (np.array(column) for column in zip(*seen, strict=True))
+    facts = study.facts('optimal_acceptance', x, runner.built, texts)
+    facts |= {'domain': domain, 'temperature': temperature}
+    facts |= {'drafter': method.drafter, 'draft': method.draft}
+    for row in [*measured(x, *columns)]:  # All of a cell, or none.
+      runner.folder.add(results.plain(facts | row))
+  study.publish(runner.folder)
+
+
+# The rows as tables.
+
+
+def fields(row: dict) -> dict:
+  del row  # Unused: all rows have the same.
+  numbers = 'unit_places unit_accepted unit_bound'
+  return study.fields(
+    text='drafter domain siblings verifier',
+    count='drafts places',
+    number='temperature accepted bound share',
+    ends='accepted_ci bound_ci share_ci',
+    numbers=numbers,
+  )
+
+
+def headline(rows: list[dict]) -> str:
+  count = f'{values(rows, "prompts")} prompts of each domain'
+  what = 'Drafts for one place, and what any exact rule could accept of them'
+  return study.headline(what, rows, count)
+
+
+def summary(rows: list[dict]) -> str:
+  """The headline, and the share of each rule by domain and temperature."""
+  tables = []
+  rules = list(dict.fromkeys(itertools.chain(*RULES.values())))
+  for (domain, t), mine in group(rows, 'domain', 'temperature').items():
+    lines = []
+    for (n, siblings), some in group(mine, 'drafts', 'siblings').items():
+      by = {row['verifier']: study.shown('share', '.3f')(row) for row in some}
+      bound = study.shown('bound', '.3f')(some[0])
+      shares = [by.get(rule, '-') for rule in rules]
+      lines.append([str(n), siblings, bound, *shares])
+    head = ['drafts', 'siblings', 'bound', *rules]
+    title = f'Share of the bound: {domain}, temperature {t:g}'
+    tables.append(Table(title, '', head, lines).markdown())
+  return blocks(headline(rows), *tables)
+
+
+if __name__ == '__main__':
+  command.study(run, get_config)

@@ -1,0 +1,78 @@
+"""A study of one file: rules beside the most that any exact rule accepts."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import optimal_acceptance as study
+from specjax import reports, verify
+from specjax.certify import exact
+from specjax.errors import UserError
+from specjax.stats import optimal
+from tests.support import tiny
+
+
+def settings(folder, tmp_path, **changes):
+  x = tiny.experiment(folder, timed=False, quick=False, drafters=('draft',))
+  x = dataclasses.replace(x, temperatures=(1.0,), max_new_tokens=3)
+  more = {'results': str(tmp_path / 'rows'), 'drafts': (1, 2), 'draws': 4}
+  return study.OptimalAcceptance(**vars(x) | more | changes)
+
+
+@pytest.mark.slow
+def test_rows_of_a_tiny_pair(folder, tmp_path, capsys):
+  study.run(settings(folder, tmp_path))
+  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
+  assert {*map(reports.fault, rows)} == {''}
+  assert {r['places'] for r in rows} == {6}
+  assert [r['unit_places'] for r in rows] == [[3, 3]] * len(rows)
+  table = [x for x in capsys.readouterr().out.splitlines() if x[:3] == '| 2']
+  assert f'{rows[-1]["share"]:.3f}' in table[-1]
+  assert len(reports.summary(rows[:1])) > 40
+
+
+@pytest.mark.parametrize('changes', [{'drafts': ()}, {'kept': 1}])
+def test_bad_numbers_are_named(folder, tmp_path, changes):
+  with pytest.raises(UserError, match='^' + next(iter(changes))):
+    study.run(settings(folder, tmp_path, **changes))
+
+
+@pytest.mark.parametrize('siblings', study.RULES)
+def test_draws_in_equal_parts_give_the_enumerated_chance(siblings, float64):
+  """Twelfths divide every distribution that two drafts come from."""
+  p, q = np.array([0.1, 0.6, 0.3]), np.array([1 / 2, 1 / 4, 1 / 4])
+  parts = (np.arange(12) + 0.5) / 12
+  u = np.array([list(itertools.product(parts, repeat=2))])
+  different = siblings == 'different'
+  texts = exact.Texts(3, 2)
+  both = exact.constant(p, texts), exact.constant(q, texts)
+  for name in study.RULES[siblings]:
+    rule = getattr(verify, name)
+    source = exact.tree((0, 0), not different)
+    found = study.accepted(rule, different, u, p[None], q[None])
+    wanted = exact.efficiency(rule, source, texts, *both) - 1
+    assert found == pytest.approx([wanted], abs=1e-12)
+
+
+def test_numbers_are_spread_evenly():
+  u = study.spread(np.random.default_rng(0), (3, 8, 2))
+  assert (np.sort(np.floor(8 * u), 1) == np.arange(8)[:, None]).all()
+  assert len({*u.ravel()}) == u.size
+
+
+def test_fewer_tokens_have_the_bound_of_all():
+  random = np.random.default_rng(0)
+  logits = 3 * random.normal(size=(2, 4000))
+  logits[1] = logits[0] + random.normal(size=4000)
+  p, q = np.asarray(jax.nn.softmax(logits, 1))
+  few = study.fewer_tokens(p, q, 256)
+  assert [x.shape for x in few] == [(288,)] * 2
+  for n in (1, 4):
+    whole = optimal.acceptance(p, q, n)
+    assert optimal.acceptance(*few, n) == pytest.approx(whole, abs=1e-3)
+  same = study.fewer_tokens(p, q, 4000)
+  np.testing.assert_allclose(same, (p, q), rtol=1e-5)
