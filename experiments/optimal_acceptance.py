@@ -16,7 +16,7 @@ is the same for the pair of `configs/real_pair.py`, whose files FOLDER has.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, NamedTuple
 
 import jax
@@ -40,10 +40,16 @@ from specjax.stats import metrics, optimal
 from specjax.stats.row import group
 from specjax.types import Draft, Drafter, Rule, Scores, Verdict
 
-# Rules by how the drafts for a place are drawn.
+# Rules by how the drafts for a place are drawn; with a hub, two of them.
 RULES = {
   'independent': ('recursive', 'k_seq', 'multi_path', 'naive'),
   'different': ('recursive', 'naive'),
+  'hub': ('recursive', 'hub', 'naive'),
+}
+LAWS = {
+  'independent': None,
+  'different': static_tree.remaining,
+  'hub': static_tree.beside_hub,
 }
 _BINS = 32
 
@@ -180,12 +186,12 @@ def fewer_tokens(p, q, kept: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def accepted(rule: Rule, different: bool, u, p, q) -> jax.Array:
+def accepted(rule: Rule, law: Callable | None, u, p, q) -> jax.Array:
   """Returns the mean chance that a rule accepts one of the drafts for a place.
 
   Args:
     rule: the rule.
-    different: whether no draft repeats an earlier one.
+    law: of later drafts for a place, see `static_tree`; None: of the first.
     u: [places, draws, n] uniform numbers that the drafts are drawn by.
     p: [places, V].
     q: [places, V].
@@ -195,12 +201,12 @@ def accepted(rule: Rule, different: bool, u, p, q) -> jax.Array:
   def chance(p, q, u):
     drawn, tokens, probs = jnp.zeros(q.shape, bool), [], []
     for i in range(n):
-      law = static_tree.remaining(q, drawn, q, 1.0) if different and i else q
-      below = jnp.cumsum(law)
+      own = law(q, drawn, q, 1.0) if law and i else q
+      below = jnp.cumsum(own)
       token = jnp.searchsorted(below, u[i] * below[-1], 'right')
       drawn = drawn.at[token].set(True)
       tokens.append(token)
-      probs.append(law)
+      probs.append(own)
     draft = Draft(
       jnp.stack(tokens), jnp.zeros(n, jnp.int32), jnp.int32(n), jnp.stack(probs)
     )
@@ -226,8 +232,16 @@ def spread(random: np.random.Generator, shape: tuple) -> np.ndarray:
 def cells(x: OptimalAcceptance) -> Iterator[tuple[int, str, str]]:
   """Yields drafts, how they are drawn, and rule; one draft is drawn one way."""
   for n, (siblings, rules) in itertools.product(x.drafts, RULES.items()):
-    if n > 1 or siblings == 'independent':
+    if siblings == 'independent' or n == 2 or (n > 2 and siblings != 'hub'):
       yield from ((n, siblings, rule) for rule in rules)
+
+
+def bound(n: int, siblings: str) -> Callable[..., float]:
+  """Returns the function (p, q) -> bound for drafts that are drawn so."""
+  if siblings == 'hub':
+    return optimal.acceptance_beside_hub
+  replacement = siblings == 'independent'
+  return functools.partial(optimal.acceptance, n=n, replacement=replacement)
 
 
 def measured(
@@ -248,16 +262,12 @@ def measured(
     return np.bincount(prompts, numbers)
 
   for (n, siblings), some in itertools.groupby(cells(x), lambda cell: cell[:2]):
-    different = siblings == 'different'
-    bounds = [
-      optimal.acceptance(*both, n, not different)
-      for both in zip(p, q, strict=True)
-    ]
+    bounds = [*map(bound(n, siblings), p, q)]
     u = spread(random, (len(p), x.draws, n))
     for _, _, name in some:
       with jax.enable_x64(True):
         rule = getattr(verify, name)
-        chances = np.asarray(accepted(rule, different, u, p, q))
+        chances = np.asarray(accepted(rule, LAWS[siblings], u, p, q))
       yield {
         'drafts': n,
         'siblings': siblings,

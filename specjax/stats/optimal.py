@@ -116,3 +116,24 @@ def acceptance(
   inside = np.concatenate([[0.0], np.cumsum(p[order])])
   rest = mass[few.sum() - 1] if few.any() else 0.0
   return float((inside + leaves(q[order], n, replacement, rest)).min())
+
+
+def acceptance_beside_hub(p, q) -> float:
+  """Returns the bound for two drafts, of which one is the likeliest of q.
+
+  SpecHub (Sun et al., arXiv:2411.05289) draws the hub a and another token x
+  with chance r(x), r being q without a. So all drafts are in H with chance r(H)
+  if a is in it, and never without a: the least cut has a, and every x whose
+  p(x) is below r(x), or it is 1.
+
+  Args:
+    p: [V] the target's distribution.
+    q: [V] the draft's.
+
+  Raises:
+    ValueError: p or q is no distribution, or q has one token only.
+  """
+  p, q = _shares('p', p), _shares('q', q)
+  hub = q.argmax()
+  others = _shares('q without its likeliest token', np.delete(q, hub))
+  return float(min(1, p[hub] + np.minimum(np.delete(p, hub), others).sum()))

@@ -47,15 +47,16 @@ def test_draws_in_equal_parts_give_the_enumerated_chance(siblings, float64):
   p, q = np.array([0.1, 0.6, 0.3]), np.array([1 / 2, 1 / 4, 1 / 4])
   parts = (np.arange(12) + 0.5) / 12
   u = np.array([list(itertools.product(parts, repeat=2))])
-  different = siblings == 'different'
+  law = study.LAWS[siblings]
+  source = exact.tree((0, 0), not law, law=law)
   texts = exact.Texts(3, 2)
   both = exact.constant(p, texts), exact.constant(q, texts)
   for name in study.RULES[siblings]:
     rule = getattr(verify, name)
-    source = exact.tree((0, 0), not different)
-    found = study.accepted(rule, different, u, p[None], q[None])
+    found = study.accepted(rule, law, u, p[None], q[None])
     wanted = exact.efficiency(rule, source, texts, *both) - 1
     assert found == pytest.approx([wanted], abs=1e-12)
+    assert found <= study.bound(2, siblings)(p, q) + 1e-12
 
 
 def test_numbers_are_spread_evenly():

@@ -83,6 +83,20 @@ def test_the_formula_is_the_program_and_the_enumeration(
     assert found == pytest.approx(least_cut(p, chances), abs=1e-9)
 
 
+@pytest.mark.parametrize('vocab', [2, 3, 6])
+def test_the_bound_for_pairs_with_a_hub(vocab):
+  for seed in range(6):
+    p, q = pair(seed, vocab)
+    hub = int(q.argmax())
+    chances = {
+      frozenset((hub, x)): q[x] / (1 - q[hub]) for x in range(vocab) if x != hub
+    }
+    found = optimal.acceptance_beside_hub(p, q)
+    assert found == pytest.approx(largest_flow(p, chances), abs=1e-9)
+  with pytest.raises(ValueError, match='q without'):
+    optimal.acceptance_beside_hub(np.eye(vocab)[0], np.eye(vocab)[0])
+
+
 @LAWS
 def test_tokens_without_a_chance(replacement):
   p, q = np.array([0.5, 0.5, 0, 0, 0]), np.array([0, 0.2, 0.3, 0.5, 0])
