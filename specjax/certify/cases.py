@@ -341,11 +341,12 @@ def _eagle(name: str, sizes: Sizes) -> Kind:
   )
 
 
-def _dflash(name: str, parents: tuple[int, ...]) -> Kind:
+def _dflash(name: str, parents: tuple[int, ...], **more: Any) -> Kind:
   """A DFlash head of one layer, whose draft is one block."""
   depth = exact.depth_of(parents)
   sizes = {k: v for k, v in _SIZES.items() if k != 'width'}
   sizes |= {'block': depth + 1, 'layers': 1, 'mlp_width': 16}
+  sizes |= more
 
   def walk(tiny: TinyModels) -> Walker:
     known = dflash_models.Sizes((0, 1), **sizes)
@@ -388,6 +389,9 @@ MEDUSA = _walked(
 )
 DFLASH = _dflash('DFlash', _CHAIN)
 DFLASH_TREE = _dflash('tree of DFlash', _TREE)
+# A place of a block is corrected by the token drawn before it.
+DSPARK = _dflash('DSpark', _CHAIN, correction='rnn', rank=4)
+DSPARK_TREE = _dflash('tree of DSpark', _TREE, correction='gated', rank=4)
 SKIP = _walked(
   'layer skipping', lambda tiny: skip.walk(tiny.target, (0,), (1,))
 )
@@ -453,14 +457,17 @@ CASES = (
   Case('recursive', verify.recursive, RECYCLING, 'transformer', full=True),
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
+  Case('token', verify.token, DSPARK, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
   Case('token', verify.token, AT_ONCE, 'transformer', full=True),
   Case('token', verify.token, MTP, 'transformer with states', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
+  Case('recursive', verify.recursive, DSPARK_TREE, 'transformer', full=True),
   Case('block', verify.block, CHAIN, quick=True),
   Case('block', verify.block, LONG, 'poor draft'),
   Case('block', verify.block, STOPPED),
+  Case('block', verify.block, DSPARK, 'transformer', full=True),
   Case('block', verify.block, LOOKUP),
   Case('recursive', verify.recursive, CHAIN),
   Case('recursive', verify.recursive, TREE, quick=True),

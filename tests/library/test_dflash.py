@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import dflash
-from specjax.drafters.dflash.module import Head, Sizes
+from specjax.drafters.dflash.module import Head, Places, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
 from specjax.models import linear, prefill, transformer, variants
@@ -163,7 +163,7 @@ def test_training_sees_what_drafting_sees():
   params = Params(models.target_weights(), OWN())
   hidden = np.stack([features_of(row) for row in tokens])
   first = jnp.array([[0, 7, 15], [3, 4, 5]])
-  said = jax.jit(HEAD.say_many)(params, tokens, hidden, first)
+  said = jax.jit(HEAD.say_many)(params, tokens, hidden, first).logits
   for row, places in enumerate(first.tolist()):
     for i, place in enumerate(places):
       wanted = expected(tokens[row, : place + 1], BLOCK)
@@ -209,7 +209,7 @@ def test_weights_in_blocks_say_the_same():
   @functools.partial(jax.jit, static_argnums=0)
   def say(head, params):
     cache = head.read(params, hidden, at)
-    return head.say(params, tokens, used, cache, used, 4)
+    return head.say(params, tokens, used, cache, used, 4).logits
 
   said = [
     say(head, params)
@@ -242,7 +242,7 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
   def say_many(self, params, tokens, hidden, first):
     asked.append(first)
     both = jnp.stack([law(q) for q in said])
-    return jnp.broadcast_to(both, (1, first.shape[1], 2, 2))
+    return Places(jnp.broadcast_to(both, (1, first.shape[1], 2, 2)), None)
 
   monkeypatch.setattr(Head, 'say_many', say_many)
   trained = dflash.trainable(
@@ -284,7 +284,7 @@ def test_guesses_are_counted_behind_the_prompt():
   seen = Seen(tokens, hidden, logits)
   found = jax.jit(models.DFLASH.measure, static_argnums=2)(params, seen, 6)
   first = jnp.broadcast_to(jnp.arange(6, 12), (3, 6))
-  said = jax.jit(HEAD.say_many)(params, tokens, hidden, first)
+  said = jax.jit(HEAD.say_many)(params, tokens, hidden, first).logits
   for k in range(BLOCK - 1):
     goal = seen.logits[:, 6 + k : 12 + k].argmax(-1)
     assert found['hits'][k, 0] == (said[:, :, k].argmax(-1) == goal).sum()

@@ -37,6 +37,7 @@ CHOOSING = (
   'lm, dynamic tree',
   'eagle 3, dynamic tree',
   'eagle at once, dynamic tree',
+  'dspark, dynamic tree',
 )
 DRAWING = tuple(name for name in models.DRAFTERS if name not in CHOOSING)
 ROWS = 512
@@ -47,7 +48,7 @@ SHAPES = models.in_promises([name for name in models.SHAPES if name in DRAWING])
 # These remember what those of the same walker do, or nothing.
 ALIKE = (
   'plain', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
-  'windowed, tree', 'dflash, tree',
+  'windowed, tree', 'dflash, tree', 'dspark, dynamic tree',
 )  # fmt: skip
 MEMORIES = [name for name in models.DRAFTERS if name not in ALIKE]
 

@@ -102,20 +102,34 @@ def write(path, config, tensors):
   return path
 
 
+def body(name, own, text, rows=4):
+  """What the output layer reads [rows, E] of a block, by numpy."""
+  table = own.get('embed_tokens.weight', models.target_weights()['embedding'])
+  block = np.asarray(table, np.float64)[[text[-1], *[MASK] * (rows - 1)]]
+  before = features_of(text, LAYOUTS[name][1])[:-1]
+  before = before.reshape(len(before), before.shape[1] * E)
+  return heads_in_numpy.dflash(own, SIZES, before, block, len(text) - 1)
+
+
+def unembed(own, made):
+  """Logits [..., V_d] of what the output layer reads."""
+  whole = np.asarray(models.target_weights()['unembedding'], np.float64).T
+  return made @ own.get('lm_head.weight', whole).T
+
+
+def in_vocabulary(logits):
+  """Logits [K, V] of those of all tokens, or of `IDS` alone."""
+  if logits.shape[1] == V:
+    return logits
+  wide = np.full((len(logits), V), -np.inf)
+  wide[:, IDS] = logits
+  return wide
+
+
 def expected(name, tensors, text):
   """Logits [3, V] behind a text, by numpy."""
   own = {key: np.asarray(x, np.float64) for key, x in tensors.items()}
-  weights = models.target_weights()
-  table = own.get('embed_tokens.weight', weights['embedding'])
-  block = np.asarray(table, np.float64)[[text[-1], *[MASK] * 3]]
-  before = features_of(text, LAYOUTS[name][1])[:-1]
-  before = before.reshape(len(before), before.shape[1] * E)
-  made = heads_in_numpy.dflash(own, SIZES, before, block, len(text) - 1)[1:]
-  if 'lm_head.weight' not in own:
-    return made @ np.asarray(weights['unembedding'], np.float64)
-  logits = np.full((len(made), V), -np.inf)
-  logits[:, IDS] = made @ own['lm_head.weight'].T
-  return logits
+  return in_vocabulary(unembed(own, body(name, own, text)[1:]))
 
 
 @pytest.mark.parametrize('name', LAYOUTS)
@@ -265,6 +279,7 @@ def test_near_readings_are_of_the_layers_and_the_base(tmp_path):
     'rope_theta 10000',
     'rope_theta 500000',
     'masks see no later ones',
+    'the last token says the first place',
     'whole block',
   }
   assert found['whole block'] == {'block': 5}

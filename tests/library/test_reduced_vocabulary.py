@@ -126,17 +126,26 @@ def test_a_head_may_be_read_before_the_weights_of_its_target(target):
 
 def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
   sizes = module.Sizes(
-    (0, 1), 3, 1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=16
-  )
+    (0, 1), 3, 1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=16,
+    correction='markov', rank=2,
+  )  # fmt: skip
   head = module.Head(TARGET, sizes)
   params = head.init(jax.random.key(0))
+  params['correction']['unembedding'] += np.arange(VOCAB)
   target = specjax.types.Target(TARGET, target_weights(), eos=())
   loaded = modules.Loaded({}, params, '', {})
   read = modules.keep_tokens(modules.Read(loaded, head, head), target, KEPT)
   both = specjax.types.Params(target.params, read.loaded.params)
   made = jax.random.normal(jax.random.key(1), (2, 8))
-  logits = np.asarray(read.head.logits(both, made))
-  whole = np.asarray(head.logits(both._replace(drafter=params), made))
+
+  def say(head, own):
+    params = both._replace(drafter=own)
+    place = head.prepare(params, head.places(params, made[None]))
+    state = head.state((1,), float)
+    return head.correct(params, place, jnp.array([[3]]), state)[0].logits[0]
+
+  logits = np.asarray(say(read.head, read.loaded.params))
+  whole = np.asarray(say(head, params))
   np.testing.assert_allclose(logits[:, KEPT], whole[:, KEPT], atol=1e-6)
   assert (np.delete(logits, KEPT, -1) == -np.inf).all()
 

@@ -74,6 +74,40 @@ def dflash(tensors, config, features, block, begin):
   return rms_norm(x, tensors['norm.weight'], eps)
 
 
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def dspark(tensors, logits, hidden, tokens):
+  """Logits [K, V_d] of places, and how likely each is accepted [K], or None.
+
+  Args:
+    tensors: by their names in speculators' form.
+    logits: [K, V_d] of the body.
+    hidden: [K, E] that the output layer read.
+    tokens: [K] before each place.
+  """
+  own = {k.removeprefix('markov_head.'): x for k, x in tensors.items()}
+  rank = own['markov_w1.weight'].shape[1]
+  state, said, sure = np.zeros(rank), [], []
+  for place, h, token in zip(logits, hidden, tokens, strict=True):
+    e = y = own['markov_w1.weight'][token]
+    if 'gate_proj.weight' in own:
+      made = own['gate_proj.weight'] @ np.concatenate([h, e])
+      y = sigmoid(made + own['gate_proj.bias']) * e
+    if 'joint_proj.weight' in own:
+      made = own['joint_proj.weight'] @ np.concatenate([state, e, h])
+      keep, new, out = np.split(made + own['joint_proj.bias'], 3)
+      state = sigmoid(keep) * state + sigmoid(-keep) * np.tanh(new)
+      y = np.tanh(out)
+    said.append(place + own['markov_w2.weight'] @ y)
+    if (weight := tensors.get('confidence_head.proj.weight')) is not None:
+      read = np.concatenate([h, e])[: weight.shape[1]]
+      made = weight @ read + tensors['confidence_head.proj.bias']
+      sure.append(sigmoid(made[0]))
+  return np.stack(said), np.array(sure) if sure else None
+
+
 def medusa(tensors, feature):
   """Logits [K, V] of all heads after the target's normed feature [E].
 

@@ -345,6 +345,12 @@ DFLASH_SIZES = {k: v for k, v in SMALL.items() if k != 'width'}
 DFLASH_SIZES |= {'block': 5, 'mlp_width': 16}
 DFLASH = dflash.trainable(TARGET, **DFLASH_SIZES)
 DFLASH_HEAD = module.Head(TARGET, module.Sizes(DFLASH.taps, **DFLASH_SIZES))
+# A block whose places know the tokens before them.
+SPARK_SIZES = DFLASH_SIZES | {
+  'correction': 'rnn', 'rank': 3, 'confidence': 'token', 'anchored': True
+}  # fmt: skip
+SPARK = dflash.trainable(TARGET, **SPARK_SIZES)
+SPARK_HEAD = module.Head(TARGET, module.Sizes(DFLASH.taps, **SPARK_SIZES))
 EAGLE_3_HEAD = Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 EAGLE_3_WALKER = eagle.walk(EAGLE_3_HEAD)
 NARROWED = Narrowed(window=6, sinks=2)
@@ -443,6 +449,14 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     static_tree.make(dflash.walk(DFLASH_HEAD, 4), (0, 0, 1, 1, 2, 3)),
     head_of(DFLASH, 0.3),
   ),
+  'dspark': (
+    chain.make(dflash.walk(SPARK_HEAD, 4), DEPTH, policies.confidence(0.5)),
+    head_of(SPARK, 0.3),
+  ),
+  'dspark, dynamic tree': (
+    dynamic_tree.make(dflash.walk(SPARK_HEAD, 3), 3, 2, 6),
+    head_of(SPARK, 0.3),
+  ),
   'eagle 1': (EAGLE_1.drafter(DEPTH), head_of(EAGLE_1, 0.3)),
   'eagle 3, tree': (
     static_tree.make(EAGLE_3_WALKER, (0, 0, 0, 1, 1, 2, 5)),
@@ -536,6 +550,7 @@ IN_LOOPS = slow_unless(_IN_LOOPS, SHAPES)
 _ALIKE = (
   'plain', 'lm with a stop', 'chains in eight bits', 'suffix, tree',
   'recycling, tree', 'windowed, tree', 'lm, windowed', 'dflash, tree',
+  'dspark, dynamic tree',
   'eagle 1, published', 'eagle 3, published', 'next-token layer',
   'some tokens',
 )  # fmt: skip

@@ -4,7 +4,8 @@ Chen et al., arXiv:2602.06036; the module is `dflash.module`. The target's
 features of the text are remembered as keys and values, and those of a block are
 forgotten with it. No place knows what is drawn at another, so that the whole
 draft costs one pass, and a draft of any shape has its true probabilities, see
-`shapes.parallel`.
+`shapes.parallel`. A head with a correction adds what the token before a place
+says, see `dflash.corrections`; then trees are of one path each.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import chain, parallel, shape
-from specjax.drafters.shapes.step_model import Walker
+from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
@@ -42,13 +43,27 @@ class State(NamedTuple):
 def walk(head: Head, rows: int) -> Walker:
   """The walker of a head that drafts blocks of so many rows.
 
-  The first row is the last committed token; the others say what follows it.
+  The first row is the last committed token; the others are masks.
   """
 
+  def last_token(ctx):
+    return jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
+
   def say(params, state, ctx):
-    last = ctx.length - 1
-    tokens = jnp.take_along_axis(ctx.tokens, last[:, None], 1)[:, 0]
-    return head.say(params, tokens, last, state.cache, last, rows)
+    tokens, last = last_token(ctx)[:, 0], ctx.length - 1
+    places = head.say(params, tokens, last, state.cache, last, rows)
+    if head.sizes.in_turn:
+      return head.prepare(params, places)
+    return parallel.Block(places.logits)
+
+  def step(params, block, at, tokens, state) -> Step:
+    place = jax.tree.map(
+      lambda x: jax.lax.dynamic_index_in_dim(x, at, 1), block
+    )
+    made, confidence = head.correct(params, place, tokens, state)
+    if confidence is not None:
+      confidence = jax.nn.sigmoid(confidence)
+    return Step(made.logits, made.state, block, confidence)
 
   def read(params, hidden, positions):
     made = head.read(params, hidden, positions)
@@ -62,7 +77,15 @@ def walk(head: Head, rows: int) -> Walker:
 
   def start(params, state, block, ctx):
     del block  # Of the draft before.
-    return parallel.begin(say(params, state, ctx))
+    block = say(params, state, ctx)
+    if not head.sizes.in_turn:
+      return parallel.begin(block)
+    begin = head.state(ctx.length.shape, params.drafter['norm']['scale'].dtype)
+    return step(params, block, 0, last_token(ctx), begin[:, None])
+
+  def feed(params, state, block, ctx, row, depth, tokens, features, sees):
+    del state, ctx, row, sees  # Unused.
+    return step(params, block, depth, tokens, features)
 
   def commit(params, state, block, ctx, verdict, hidden):
     del block  # Its keys and values were forgotten.
@@ -72,17 +95,18 @@ def walk(head: Head, rows: int) -> Walker:
     cache = caches.commit(state.cache, new, path, begin)
     return State(cache, ctx.length + 0)
 
-  return Walker(init, start, parallel.feed, commit, taps=head.sizes.taps)
+  feeds = feed if head.sizes.in_turn else parallel.feed
+  return Walker(init, start, feeds, commit, taps=head.sizes.taps)
 
 
 def _rows(head: Head, depth: int, block: int = 0) -> int:
   """Rows of the block of a draft; a ValueError where they are too many."""
-  rows = max(block, depth + 1)
+  rows = max(block, depth + 1 - head.sizes.anchored)
   if rows > head.sizes.block:
     raise ValueError(
       f'a draft of depth {depth} needs a block of {rows}, but the head was '
       f'trained with blocks of {head.sizes.block}: choose a gamma of at most '
-      f'{head.sizes.block - 1}'
+      f'{head.sizes.depth}'
     )
   return rows
 

@@ -8,6 +8,9 @@ embedding and head stand at either end, unless there are others of its own.
 
   slots    c0 c1 c2 c3 | x4  m5  m6  m7      x4 sees c0 to c3 and x4 to m7,
   says                       5   6   7       and so does every mask
+  anchored              5   6   7   8
+
+A correction adds what the token drawn before a place says, see `corrections`.
 """
 
 import dataclasses
@@ -19,6 +22,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax.arguments import check_number
+from specjax.drafters.dflash import corrections
+from specjax.drafters.dflash.corrections import Corrected, Places
 from specjax.drafters.heads import overrides
 from specjax.models import cache as caches
 from specjax.models import rotary
@@ -54,6 +60,13 @@ class Sizes:
     own_unembedding: or logits.
     draft_vocab: tokens that have a logit of its own; 0: all, see
       `reduced_vocab_head`.
+    anchored: whether the last committed token says the first place, and the
+      first mask the second one; else the first mask says the first place.
+    correction: by the token before a place, one of `corrections.KINDS`.
+    rank: of the correction.
+    confidence: what says how likely the target accepts a place: '', nothing;
+      'place', what the output layer reads there; 'token', the token before,
+      too, which a correction of DSpark knows.
   """
 
   taps: tuple[int, ...]
@@ -73,8 +86,26 @@ class Sizes:
   own_embedding: bool = False
   own_unembedding: bool = False
   draft_vocab: int = 0
+  anchored: bool = False
+  correction: str = ''
+  rank: int = 64
+  confidence: str = ''
 
   def __post_init__(self):
+    check_number('rank', self.rank, 1)
+    for name, known in (
+      ('correction', corrections.KINDS),
+      ('confidence', ('', 'place', 'token')),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f'{name} must be one of {known}, got {getattr(self, name)!r}'
+        )
+    if self.confidence == 'token' and self.correction not in corrections.MARKOV:
+      raise ValueError(
+        "confidence = 'token' needs one of the corrections "
+        f'{corrections.MARKOV}, got {self.correction!r}'
+      )
     if self.block < 2:
       raise ValueError(
         f'block is {self.block}: it holds the last token and at least one mask'
@@ -83,6 +114,21 @@ class Sizes:
       raise ValueError(f'layers must be at least 1, got {self.layers}')
     if self.draft_vocab and not self.own_unembedding:
       raise ValueError('draft_vocab is of a head with logits of its own')
+
+  @property
+  def depth(self) -> int:
+    """Places of a block, the longest draft."""
+    return self.block - 1 + self.anchored
+
+  @property
+  def state(self) -> int:
+    """Width of what a correction remembers from place to place."""
+    return self.rank if self.correction == 'rnn' else 0
+
+  @property
+  def in_turn(self) -> bool:
+    """Whether a place depends on the token before, or has a confidence."""
+    return bool(self.correction or self.confidence)
 
 
 def sizes_of(config: Mapping[str, Any]) -> Sizes:
@@ -95,10 +141,12 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
 def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:
   """Other readings of a head's weights, one mistake away; see `readings`."""
   name = 'masks see later ones' if sizes.causal else 'masks see no later ones'
+  first = 'first mask' if sizes.anchored else 'last token'
   return {
     **overrides.other_taps(sizes.taps, target.num_layers),
     **overrides.other_positions(sizes.rope_theta, sizes.rope_scaling, target),
     name: {'causal': not sizes.causal},
+    f'the {first} says the first place': {'anchored': not sizes.anchored},
   }
 
 
@@ -193,6 +241,13 @@ class DFlash(nn.Module):
       )
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
+    if s.correction:
+      self.correction = corrections.Markov(s, c)
+    if s.confidence:
+      inputs = c.width + s.rank * (s.confidence == 'token')
+      self.confidence = Linear(
+        inputs, (1,), (None, None), True, inputs**-0.5, c.device.rows
+      )
 
   def read(self, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""
@@ -220,14 +275,39 @@ class DFlash(nn.Module):
 
   def head(self, x):
     """Logits of its own."""
-    logits = multiply(x, self.unembedding, self.config.device.rows)
+    return self.widen(multiply(x, self.unembedding, self.config.device.rows))
+
+  def widen(self, logits):
     return spread(logits, self.places) if self.sizes.draft_vocab else logits
+
+  def prepare(self, places: Places):
+    """What is kept of places for `correct`, once for a block."""
+    return self.correction.prepare(places) if self.sizes.correction else places
+
+  def correct(self, place, tokens, embedded, state):
+    """The place after tokens [..., T], and its confidence as log-odds."""
+    kind, made = self.sizes.confidence, Corrected(place.logits, state)
+    if self.sizes.correction:
+      made = self.correction(place, tokens, embedded, state, self.widen)
+    if not kind:
+      return made, None
+    read = place.hidden
+    if kind == 'token':
+      read = jnp.broadcast_to(read, (*tokens.shape, read.shape[-1]))
+      read = jnp.concatenate([read, made.token], -1)
+    return made, self.confidence(read)[..., 0]
 
   def everything(self, hidden, x, positions, mask):
     """Touches all parameters."""
     self.read(hidden, positions)
     made = self(x, positions, None, None, mask)
-    return self.head(made) if self.sizes.own_unembedding else made
+    if self.sizes.own_unembedding:
+      self.head(made)
+    if self.sizes.in_turn:
+      shape = *made.shape[:-1], self.config.vocab_size
+      place = self.prepare(Places(jnp.zeros(shape), made))
+      state = jnp.zeros((*made.shape[:-1], self.sizes.state))
+      self.correct(place, jnp.zeros(made.shape[:-1], int), made, state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,8 +385,43 @@ class Head:
     own = {'params': params.drafter}
     return self.module.apply(own, made, method=DFlash.head)
 
-  def say(self, params, tokens, positions, cache, used, rows: int):
-    """Logits [B, rows - 1, V] of the places behind tokens [B].
+  def places(self, params, made) -> Places:
+    """Places of rows [..., rows, E] that `forward` made."""
+    made = made[..., 0 if self.sizes.anchored else 1 :, :]
+    return Places(self.logits(params, made), made)
+
+  def prepare(self, params, places: Places):
+    """What is kept of places for `correct`, once for a block."""
+    if not self.sizes.in_turn:
+      return places
+    own = {'params': params.drafter}
+    return self.module.apply(own, places, method=DFlash.prepare)
+
+  def state(self, shape: tuple[int, ...], dtype):
+    """What `correct` is given for the first place after tokens [*shape]."""
+    return jnp.zeros((*shape, self.sizes.state), dtype)
+
+  def correct(self, params, place, tokens, state):
+    """A place that knows the tokens before it.
+
+    Args:
+      params: `Params`.
+      place: leaves [..., 1 or T, ...] of what `prepare` made.
+      tokens: [..., T] that may lie before it.
+      state: of each of them, see `state`.
+
+    Returns:
+      `Corrected`, and log-odds [..., T] that a token is accepted, or None.
+    """
+    if not self.sizes.in_turn:
+      return Corrected(place.logits, state), None
+    own = {'params': params.drafter}
+    return self.module.apply(
+      own, place, tokens, None, state, method=DFlash.correct
+    )
+
+  def say(self, params, tokens, positions, cache, used, rows: int) -> Places:
+    """The places [B, rows - 1] behind tokens [B]; [B, rows] of an anchored one.
 
     Args:
       params: `Params`.
@@ -321,11 +436,10 @@ class Head:
     sees = jnp.ones((len(tokens), rows, rows), bool)
     if self.sizes.causal:
       sees = jnp.tril(sees)
-    made = self.forward(params, x, at, cache, used, sees)
-    return self.logits(params, made[:, 1:])
+    return self.places(params, self.forward(params, x, at, cache, used, sees))
 
-  def say_many(self, params, tokens, hidden, first):
-    """Logits [B, A, b - 1, V] of blocks at many places of a text, in one pass.
+  def say_many(self, params, tokens, hidden, first) -> Places:
+    """Places [B, A, K] of blocks along a text, in one pass.
 
     Args:
       params: `Params`.
@@ -360,8 +474,7 @@ class Head:
       flight,
       length,
     )
-    made = made.reshape(batch, count, rows, -1)[:, :, 1:]
-    return self.logits(params, made)
+    return self.places(params, made.reshape(batch, count, rows, -1))
 
   def shapes(self):
     """Shapes of the weights."""

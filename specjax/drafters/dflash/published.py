@@ -1,4 +1,4 @@
-"""DFlash heads: of its authors (z-lab), and of the speculators library.
+"""DFlash heads and those that correct it, as others publish them.
 
 Layers are those of Qwen3, and fc joins what is read of the target's layers
 (Chen et al., arXiv:2602.06036). config.json is flat, with `dflash_config`, or,
@@ -8,8 +8,15 @@ output layer is among the tensors, where they are the target's.
 Layers of the target are counted in two ways: `target_layer_ids` of the authors
 are of outputs, which are our taps, and `aux_hidden_state_layer_ids` of
 speculators are of inputs, one more.
+
+Three more formats have the same body and a correction (`corrections`): each is
+known by its tensors, and config.json has to name it, too. DSpark (arXiv:
+2607.05147) is written by speculators, SpecForge and DeepSpec. SpecForge trains
+it with the last token saying the first place, and samples as if the first mask
+did: `sample_from_anchor` decides here, by default as it is trained.
 """
 
+import functools
 from typing import Any
 
 from specjax.checkpoints.families import rope, values
@@ -31,9 +38,6 @@ _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
 # Of heads that do more, with the values at which they do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-  'projector_type': (None, 'dflash'),
-  'sample_from_anchor': (None, False),
-  'shift_label': (None, False),
   'is_causal': (None, False),
   'input_embedding_scale': (None, 1, 1.0),
   'output_multiplier': (None, 1, 1.0),
@@ -42,6 +46,12 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 # [E, G, H/G, D], and keys and values in [E, G, 2, D].
 _QUERIES = TensorSplit(lambda x: (x,), 3)
 _BOTH = TensorSplit(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
+_GATES = TensorSplit(lambda x: (x,), 2)  # [in, 3, R], and [3, R]
+DSPARK = 'DSpark'
+_MARKOV, _CONFIDENCE = 'markov_head.markov_', 'confidence_head.proj'
+_GATE = {'gated': 'markov_head.gate_proj', 'rnn': 'markov_head.joint_proj'}
+# The tensor that a format is known by.
+_MARKS = {DSPARK: 'markov_head.markov_w1.weight'}
 
 
 def _holds(names: frozenset[str]) -> bool:
@@ -49,10 +59,34 @@ def _holds(names: frozenset[str]) -> bool:
   return own <= names and f'{_ATTENTION}q_proj.weight' in names
 
 
+def _corrects(mark: str, names: frozenset[str]) -> bool:
+  return _holds(names) and mark in names
+
+
 def _attribute(files: Files, name: str) -> Any:
   """The attributes of config.json; the authors keep some of them apart."""
   apart = files.take(name, lambda value: value, None, 'dflash_config')
   return files.attributes.get(name) if apart is None else apart
+
+
+def _check_name(files: Files, name: str) -> None:
+  """Refuses a config.json that calls the head something else, or nothing."""
+  kind, named = name.lower(), False
+  for field in ('projector_type', 'speculators_model_type'):
+    value = _attribute(files, field)
+    named |= value is not None
+    if value not in (None, kind):
+      raise CheckpointError(
+        f'{files.directory}: config.json has {field} = {value!r}, but its '
+        f'tensors are those of {name}: copy the config.json that is theirs'
+      )
+  known = str(files.attributes.get('architectures')).lower()
+  if name in _MARKS and not named and kind not in known:
+    raise CheckpointError(
+      f'{files.directory}: config.json has no projector_type, and its tensor '
+      f'{_MARKS[name]} is of {name}: add projector_type = {kind!r} to '
+      'dflash_config if it is such a head'
+    )
 
 
 def _check_plain(files: Files) -> None:
@@ -162,10 +196,52 @@ def _sources(sizes: module.Sizes) -> dict[str, Tensors]:
         for norm, name in norms.items()
       },
     }
+  if sizes.correction:
+    found |= {
+      'correction/embedding': (KEEP, (f'{_MARKOV}w1.weight',)),
+      'correction/unembedding': (LINEAR, (f'{_MARKOV}w2.weight',)),
+    }
+  if gate := _GATE.get(sizes.correction):
+    three = sizes.correction == 'rnn'
+    for kind, end, plain in (('weight', 'w', LINEAR), ('bias', 'b', KEEP)):
+      split = _GATES if three else plain
+      found[f'correction/gate/{end}'] = split, (f'{gate}.{kind}',)
+  if sizes.confidence:
+    for kind, end, split in (('weight', 'w', LINEAR), ('bias', 'b', KEEP)):
+      found[f'confidence/{end}'] = split, (f'{_CONFIDENCE}.{kind}',)
   return {key: Tensors(*source) for key, source in found.items()}
 
 
+def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
+  """What `Sizes` says of a correction."""
+  given = (_attribute(files, x) for x in ('sample_from_anchor', 'shift_label'))
+  first = next((x for x in given if x is not None), name == DSPARK)
+  found: dict[str, Any] = {'anchored': bool(first)}
+  if name not in _MARKS:
+    return found
+  named = _attribute(files, 'markov_head_type') or 'vanilla'
+  kind = {'vanilla': 'markov'}.get(named, named)
+  here = [x for x, gate in _GATE.items() if f'{gate}.weight' in files.tensors]
+  if [kind] != (here or ['markov']):
+    raise CheckpointError(
+      f'{files.directory}: config.json has markov_head_type = {named!r}, but '
+      f'its tensors are those of {here or "vanilla"}'
+    )
+  rank = files.shape(_MARKS[name], 2)[1]
+  if _attribute(files, 'markov_rank') not in (None, rank):
+    raise CheckpointError(
+      f'{files.directory}: tensor {_MARKS[name]} has rank {rank}, and '
+      f'config.json markov_rank {_attribute(files, "markov_rank")}'
+    )
+  found |= {'correction': kind, 'rank': rank}
+  if f'{_CONFIDENCE}.weight' in files.tensors:
+    inputs = files.shape(f'{_CONFIDENCE}.weight', 2)[1]
+    found['confidence'] = 'place' if inputs == width else 'token'
+  return found
+
+
 def _describe(files: Files, name: str) -> Found:
+  _check_name(files, name)
   _check_plain(files)
   tensors, fields = files.tensors, _read_layers(files)
   width, inputs = files.shape('fc.weight', 2)
@@ -190,6 +266,7 @@ def _describe(files: Files, name: str) -> Found:
         'rope_scaling', 'norm_eps', 'bias',
       )
     },
+    **_correction(files, name, width),
     **formats.options(files, vocab),
   }  # fmt: skip
   sizes = module.sizes_of(config)
@@ -207,4 +284,10 @@ def _describe(files: Files, name: str) -> Found:
   )
 
 
-FORMATS = (Format('DFlash', _holds, _describe),)
+FORMATS = (
+  *(
+    Format(name, functools.partial(_corrects, mark), _describe)
+    for name, mark in _MARKS.items()
+  ),
+  Format('DFlash', _holds, _describe),
+)

@@ -1,26 +1,44 @@
 """The loss and the measures of DFlash heads."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
 
 from specjax.drafters.dflash.module import Head
+from specjax.drafters.heads.trainable import mean
 from specjax.drafters.shapes import parallel
 
 
 def _judge(head: Head, params, seen, first):
-  """For each place of blocks: logits [B, A, V], the target's, and weights."""
+  """For each place of blocks: logits [B, A, V], the target's, and weights.
+
+  And its confidence as log-odds [B, A], or None. The token before a place is
+  that of the text.
+  """
   said = head.say_many(params, seen.tokens, seen.hidden, first)
+  said, state = head.prepare(params, said), head.state(first.shape, float)
   rows = jnp.arange(len(first))[:, None]
-  for k in range(said.shape[2]):
+  for k in range(head.sizes.depth):
     at = rows, first + k
-    yield said[:, :, k], seen.logits[at], seen.weights[at]
+    place = jax.tree.map(lambda x, k=k: x[:, :, k], said)
+    made, sure = head.correct(params, place, seen.tokens[at], state)
+    state = made.state
+    yield made.logits, seen.logits[at], seen.weights[at], sure
+
+
+def _misjudged(said, goal, counts, sure):
+  """Cross-entropy of log-odds [...] that a token of q is accepted."""
+  p, q = jax.nn.softmax(goal), jax.nn.softmax(said)
+  accepted = jax.lax.stop_gradient(jnp.minimum(p, q).sum(-1))
+  return mean(jax.nn.softplus(sure) - accepted * sure, counts)
 
 
 def loss(head: Head, anchors: int, decay: float, params, seen, key):
-  """Cross-entropy of each place; of far ones less, as they matter less."""
+  """Cross-entropy of each place; of far ones less, as they matter less.
+
+  Where there is a confidence, its own too: of the chance `sum(min(p, q))`.
+  """
   batch, length = seen.tokens.shape
   ends = length - head.sizes.block + 1
   if ends < 1:
@@ -30,14 +48,15 @@ def loss(head: Head, anchors: int, decay: float, params, seen, key):
     )
   choose = functools.partial(jax.random.permutation, x=ends)
   first = jax.vmap(choose)(jax.random.split(key, batch))[:, :anchors]
-  weights = jnp.exp(-jnp.arange(head.sizes.block - 1) / decay)
-  places = _judge(head, params, seen, first)
-  return {
-    f'place{k}': weight * seen.judge(goal, said, counts)
-    for k, weight, (said, goal, counts) in zip(
-      itertools.count(1), weights / weights.sum(), places, strict=False
-    )
-  }
+  weights = jnp.exp(-jnp.arange(head.sizes.depth) / decay)
+  weights /= weights.sum()
+  terms = {}
+  for k, place in enumerate(_judge(head, params, seen, first)):
+    said, goal, counts, sure = place
+    terms[f'place{k + 1}'] = weights[k] * seen.judge(goal, said, counts)
+    if sure is not None:
+      terms[f'sure{k + 1}'] = weights[k] * _misjudged(*place)
+  return terms
 
 
 def measure(head: Head, params, seen, begin: int):
@@ -45,4 +64,4 @@ def measure(head: Head, params, seen, begin: int):
   first = jnp.arange(begin, seen.tokens.shape[1] - head.sizes.block + 1)
   first = jnp.broadcast_to(first, (len(seen.tokens), len(first)))
   places = _judge(head, params, seen, first)
-  return parallel.count_hits((said, goal) for said, goal, _ in places)
+  return parallel.count_hits((said, goal) for said, goal, *_ in places)

@@ -63,6 +63,9 @@ def walk(head: Head, depth: int) -> Walker:
     block = sees, None, 0
     return head.forward(params, tokens, features, at, cache, used, *block)
 
+  def say(params, state):
+    return parallel.Block(head.logits(params, state.features))
+
   def init(params, ctx, hidden, fed):
     del fed  # No drafted token is.
     cache, last = head.read_text(params, ctx, hidden)
@@ -73,11 +76,11 @@ def walk(head: Head, depth: int) -> Walker:
       ahead, _ = extend(params, cache, used, none, features[:, :0], zero)
       features = jnp.concatenate([features, ahead.astype(last.dtype)], 1)
     state = State(cache, features, ctx.length + 0)
-    return state, parallel.empty(head.logits, params, features)
+    return state, parallel.empty(say, params, state)
 
   def start(params, state, block, ctx):
     del block, ctx  # Of the draft before; read when it was judged.
-    return parallel.begin(head.logits(params, state.features))
+    return parallel.begin(say(params, state))
 
   def commit(params, state, block, ctx, verdict, hidden):
     del block  # Its masks were forgotten.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from specjax import checkpoints
 from specjax.drafters.heads import files, overrides
@@ -123,9 +124,14 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
   smaller = dataclasses.replace(
     sizes, own_unembedding=True, draft_vocab=len(kept)
   )
-  params = params | {
-    'unembedding': linear.keep_outputs(whole, kept),
-    'places': jnp.asarray(reduced_vocab_head.places(kept, config.vocab_size)),
+  flat = traverse_util.flatten_dict(params) | {('unembedding',): whole}
+  flat |= {  # That of a correction, too.
+    path: linear.keep_outputs(x, kept)
+    for path, x in flat.items()
+    if path[-1] == 'unembedding'
+  }
+  params = traverse_util.unflatten_dict(flat) | {
+    'places': jnp.asarray(reduced_vocab_head.places(kept, config.vocab_size))
   }
   if config.native:
     params = linear.to_native(params)

@@ -40,17 +40,20 @@ class State(NamedTuple):
 def walk(target: Model, reading: module.Reading = module.USUAL) -> Walker:
   """The walker of heads; it drafts at most one token of each."""
 
+  def say(params, state):
+    logits = module.apply(target, params, state.feature, reading)
+    return parallel.Block(logits)
+
   def init(params, ctx, hidden, rows):
     del rows  # Unused.
     batch = len(ctx.length)
     last = jnp.maximum(ctx.length - 2, 0)
     state = State(hidden[jnp.arange(batch), last, 0], ctx.length + 0)
-    say = functools.partial(module.apply, target, reading=reading)
-    return state, parallel.empty(say, params, state.feature)
+    return state, parallel.empty(say, params, state)
 
   def start(params, state, block, ctx):
     del block, ctx  # Unused.
-    return parallel.begin(module.apply(target, params, state.feature, reading))
+    return parallel.begin(say(params, state))
 
   def commit(params, state, block, ctx, verdict, hidden):
     del params, block, verdict  # Unused.

@@ -79,14 +79,18 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
     distributions = jax.vmap(sampling.next_distribution)
 
-    def draw(i, logits, drawn):
+    def draw(i, step, drawn):
+      logits = step.logits[:, 0]
       above = jnp.where(jnp.arange(depth) < i, drawn.tokens, -1)
       q, logits = distributions(logits, ctx.sampling, ctx.history, above)
       token = jax.vmap(sampling.draw)(coins[:, i], q)
       size, reach, going = drawn.size + drawn.going, drawn.reach, drawn.going
       read = drawn.read
       if policy is not None:
-        seen = jnp.full_like(token, i + 1), *look(logits, token)
+        sure, spread = look(logits, token)
+        if step.confidence is not None:
+          sure = step.confidence[:, 0].astype(sure.dtype)
+        seen = jnp.full_like(token, i + 1), sure, spread
         read = tuple(
           old.at[:, i].set(jnp.where(going, new, 0))
           for old, new in zip(read, seen[1:], strict=True)
@@ -124,7 +128,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
         features,
         sees,
       )
-      drawn = draw(i, step.logits[:, 0], drawn)
+      drawn = draw(i, step, drawn)
       return i + 1, (step.features, step.block), drawn
 
     step = walker.start(params, memory.state, memory.block, ctx)
@@ -139,7 +143,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
       () if policy is None else _unread(batch),
       jnp.ones(batch, bool),
     )
-    drawn = draw(0, step.logits[:, 0], drawn)
+    drawn = draw(0, step, drawn)
     one = jnp.ones((), jnp.int32)
     _, (_, block), drawn = jax.lax.while_loop(
       more, turn, (one, (step.features, step.block), drawn)

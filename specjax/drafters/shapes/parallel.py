@@ -31,15 +31,15 @@ class Block(NamedTuple):
   logits: jax.Array  # [B, K, V]
 
 
-def empty(say: Callable[..., jax.Array], *args: Any) -> Block:
+def empty(say: Callable[..., Any], *args: Any) -> Any:
   """A block of zeros, as say(*args) will fill it."""
   shapes = jax.eval_shape(say, *args)
-  return Block(jnp.zeros(shapes.shape, shapes.dtype))
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-def begin(logits: jax.Array) -> Step:
-  """The first step of a walker that says all places [B, K, V]."""
-  return Step(logits[:, :1], (), Block(logits))
+def begin(block: Block) -> Step:
+  """The first step of a walker that says all places."""
+  return Step(block.logits[:, :1], (), block)
 
 
 def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:

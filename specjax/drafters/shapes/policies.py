@@ -4,7 +4,9 @@ A policy looks at tokens that stay, so the draft's length is a stopping time
 and the output keeps its distribution (`types.Drafter`). Confidence is the
 draft's own probability of the token it drew, at temperature 1: after the stages
 of the pipeline that change logits, before the temperature, so that greedy
-drafts have one too. Entropy is that of the same distribution, in nats.
+drafts have one too. Entropy is that of the same distribution, in nats. A model
+that says itself how likely its tokens are accepted, as DSpark's heads do, has
+that as its confidence (`step_model.Step`).
 """
 
 import functools

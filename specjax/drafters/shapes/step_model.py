@@ -12,6 +12,9 @@ class Step(NamedTuple):
   logits: jax.Array  # [B, T, V] of the token that follows each
   features: Any  # [B, T, ...] what its successors are fed, a pytree
   block: Any  # what is kept of the nodes of this draft, [B, ...]
+  # [B, T] chance, by the model itself, that such a token is accepted; None: the
+  # draft's probability of the token
+  confidence: jax.Array | None = None
 
 
 class Walker(NamedTuple):

@@ -1,0 +1,84 @@
+"""Corrections of a block's logits by the token that was drawn before a place.
+
+A place of a DFlash block does not know what is drawn at the place before it. A
+correction tells it, for the price of a small product: the body still runs once
+for a block, and q is the distribution given the tokens drawn so far.
+
+  markov    + W2 W1[x], with x the token before (DSpark, Cheng et al.,
+            arXiv:2607.05147)
+  gated     + W2 (g * W1[x]), with g = sigmoid(G [h, W1[x]]) and h what the
+            output layer reads (DSpark)
+  rnn       + W2 tanh(o), of a state over the block (DSpark)
+
+Every module has `prepare(places)`, once for a block, and is called for a place:
+with what `prepare` made of it, the tokens before it and a state.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.models.config import TransformerConfig
+from specjax.models.linear import Linear, declare_weight, multiply
+
+MARKOV = 'markov', 'gated', 'rnn'
+KINDS = ('', *MARKOV)
+
+
+class Places(NamedTuple):
+  """What the body of a head says of places, before any correction."""
+
+  logits: jax.Array  # [..., K, V]
+  hidden: jax.Array  # [..., K, E] what the output layer read
+
+
+class Corrected(NamedTuple):
+  """A place with the tokens before it, of which there are T each."""
+
+  logits: jax.Array  # [..., T, V]
+  state: Any  # [..., T, S] for the place behind it
+  token: Any = None  # [..., T, R] what is known of the token before
+
+
+class Markov(nn.Module):
+  """The bias of DSpark; see the module."""
+
+  sizes: Any  # `module.Sizes`
+  config: TransformerConfig
+
+  def setup(self):
+    s, c = self.sizes, self.config
+    draw = nn.initializers.normal(1.0)
+    self.embedding = self.param('embedding', draw, (c.vocab_size, s.rank))
+    # Zeros: training begins with the head that is not corrected.
+    outputs = (s.draft_vocab or c.vocab_size,)
+    self.unembedding = declare_weight(
+      self, 'unembedding', s.rank, outputs, (None, None), 0.0
+    )
+    inputs = c.width + s.rank * (2 if s.correction == 'rnn' else 1)
+    made = (3, s.rank) if s.correction == 'rnn' else (s.rank,)
+    if s.correction != 'markov':
+      axes = (None, *(None for _ in made))
+      self.gate = Linear(inputs, made, axes, True, inputs**-0.5, c.device.rows)
+
+  def prepare(self, places: Places) -> Places:
+    return places
+
+  def __call__(self, place: Places, tokens, embedded, state, widen):
+    """The place [..., 1, ...] after tokens [..., T]."""
+    del embedded  # Unused: it has an embedding of its own.
+    known = self.embedding[tokens]
+    shape = *tokens.shape, place.hidden.shape[-1]
+    hidden = jnp.broadcast_to(place.hidden, shape)
+    y = known
+    if self.sizes.correction == 'gated':
+      y = nn.sigmoid(self.gate(jnp.concatenate([hidden, known], -1))) * known
+    if self.sizes.correction == 'rnn':
+      made = self.gate(jnp.concatenate([state, known, hidden], -1))
+      keep, new, out = (made[..., i, :] for i in range(3))
+      keep, y = nn.sigmoid(keep), jnp.tanh(out)
+      state = keep * state + (1 - keep) * jnp.tanh(new)
+    bias = multiply(y, self.unembedding, self.config.device.rows)
+    return Corrected(place.logits + widen(bias), state, known)
