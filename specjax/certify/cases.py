@@ -479,6 +479,8 @@ CASES = (
   Case('k-SEQ', verify.k_seq, CHAINS),
   Case('hub', verify.hub, CHAIN, full=True),
   Case('hub', verify.hub, HUB),
+  Case('importance', verify.importance, TREE_WITH, full=True),
+  Case('importance', verify.importance, CHAINS),
   Case('multi-path', verify.multi_path, CHAIN, full=True),
   Case('multi-path', verify.multi_path, CHAINS),
   Case('traversal', verify.traversal, TREE),

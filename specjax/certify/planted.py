@@ -17,6 +17,8 @@ from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.types import Draft, Drafter, Rule, Verdict
 from specjax.verify import chains
+from specjax.verify.importance import rule_of as judged_with
+from specjax.verify.importance import select
 from specjax.verify.judge import at_tokens
 from specjax.verify.multi_path import law_of_best, rule_of
 
@@ -196,6 +198,20 @@ WRONG_RULES = (
     'hub: pairs that are drawn without replacement',
     verify.hub,
     cases.TREE.source,
+  ),
+  WrongRule(
+    'importance: the selected candidate is judged by q',
+    judged_with(lambda p, q: select(p, q)._replace(law=q)),
+    cases.CHAINS.source,
+  ),
+  WrongRule(
+    'importance: the earlier candidate always comes first',
+    judged_with(
+      lambda p, q: select(p, q)._replace(
+        gives=jnp.zeros_like(q), takes=jnp.zeros_like(q)
+      )
+    ),
+    cases.CHAINS.source,
   ),
   WrongRule(
     'multi-path: the best of two paths is judged as if alone',

@@ -9,6 +9,7 @@ runs.
   block       chain                      exact    arXiv:2403.10444
   recursive   any tree                   exact    arXiv:2305.09781, 2402.12374
   k_seq       tree of i.i.d. siblings    exact    arXiv:2310.15141
+  importance  tree of i.i.d. siblings    exact    after arXiv:2410.18234
   traversal   any tree                   exact    arXiv:2505.12398
   hub         siblings with a hub        exact    arXiv:2411.05289
   multi_path  independent chains         exact    arXiv:2602.16961
@@ -22,6 +23,7 @@ runs.
 from specjax.verify.chains import block as block
 from specjax.verify.chains import token as token
 from specjax.verify.hub import hub as hub
+from specjax.verify.importance import importance as importance
 from specjax.verify.judge import chance as chance
 from specjax.verify.judge import drafted_probs as drafted_probs
 from specjax.verify.judge import judge as judge

@@ -9,18 +9,18 @@ from specjax.verify.chains import quotient, residual
 from specjax.verify.judge import at_tokens, drafted_probs
 
 
-def _residuals(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
+def residuals(
+  draft: Draft, p: jax.Array, exists: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   """Acceptance [N] of every node, and what is left [N+1, V] of p at a row.
 
   Every row tries its first child, then its second, and so on: all rows at
-  once, as often as the widest row has children.
+  once, as often as the widest row has children. Nodes are tried where `exists`
+  [N] says so.
   """
-  p = scores.probs
   q = drafted_probs(draft, p.shape[-1], p.dtype)
   nodes = draft.tokens.shape[0]
-  place = jnp.arange(nodes)
   rank = trees.rank(draft.parents)
-  exists = place < draft.size
 
   def turn(i, carry):
     accept, left = carry
@@ -38,6 +38,11 @@ def _residuals(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
   return jax.lax.fori_loop(0, most, turn, (jnp.zeros(nodes, p.dtype), p))
 
 
+def _recursive(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
+  exists = jnp.arange(draft.tokens.shape[0]) < draft.size
+  return residuals(draft, scores.probs, exists)
+
+
 def recursive_accept(draft: Draft, scores: Scores) -> jax.Array:
   """min(1, R(x) / q(x)), R being what earlier siblings have left of p.
 
@@ -48,14 +53,14 @@ def recursive_accept(draft: Draft, scores: Scores) -> jax.Array:
   """
   if draft.tokens.shape[0] == 0:
     return jnp.zeros(0, scores.probs.dtype)
-  return _residuals(draft, scores)[0]
+  return _recursive(draft, scores)[0]
 
 
 def recursive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   """The rest of p after the rejected children of a row."""
   if draft.tokens.shape[0] == 0:
     return scores.probs[row]
-  return _residuals(draft, scores)[1][row]
+  return _recursive(draft, scores)[1][row]
 
 
 recursive = Rule(recursive_accept, recursive_rest, lossless=True)
@@ -104,7 +109,7 @@ def naive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
 naive = Rule(naive_accept, naive_rest, lossless=True, placed=True)
 
 
-def _refuses_dependent(drafter: Drafter) -> str:
+def refuses_dependent(drafter: Drafter) -> str:
   if drafter.independent:
     return ''
   return (
@@ -174,6 +179,4 @@ def k_seq_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   return residual(p - jnp.minimum(p, rho * q) * share, p)
 
 
-k_seq = Rule(
-  k_seq_accept, k_seq_rest, lossless=True, refuses=_refuses_dependent
-)
+k_seq = Rule(k_seq_accept, k_seq_rest, lossless=True, refuses=refuses_dependent)

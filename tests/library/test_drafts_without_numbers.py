@@ -31,6 +31,7 @@ CASES = {
   'recursive': (verify.recursive, TREE, False),
   'recursive, replaced': (verify.recursive, TREE, True),
   'k_seq': (verify.k_seq, TREE, True),
+  'importance': (verify.importance, TREE, True),
   'multi_path': (verify.multi_path, (0, 0, 1, 2), True),
   'naive': (verify.naive, TREE, True),
 }

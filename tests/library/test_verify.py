@@ -110,6 +110,10 @@ RULES = {
   ),
   'traversal': (verify.traversal, DRAWN_TREES | INDEPENDENT),
   'k_seq': (verify.k_seq, INDEPENDENT),
+  'importance': (
+    verify.importance,
+    {n: INDEPENDENT[n] for n in ('siblings, replaced', 'uneven, replaced')},
+  ),
   'hub': (verify.hub, HUBS | {'two': CHAINS['two']}),
   'multi_path': (
     verify.multi_path,
@@ -314,7 +318,8 @@ def test_rules_refuse_drafts_they_cannot_judge():
     assert not rule.refuses(plain.make())
     assert 'use specjax.verify.recursive' in rule.refuses(tree)
   for drafter in (chain, tree):
-    assert 'replacement=True' in verify.k_seq.refuses(drafter)
+    for rule in (verify.k_seq, verify.importance):
+      assert 'replacement=True' in rule.refuses(drafter)
   assert not verify.k_seq.refuses(several)
   paths = lm.make_tree(models.DRAFT, (0, 0, 1, 2), True)
   assert not any(map(verify.multi_path.refuses, (chain, paths)))

@@ -1,0 +1,84 @@
+"""The selection of one of two candidates, and the best that there could be."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from specjax import verify
+from specjax.certify import exact
+from specjax.verify.importance import select
+from tests.library import test_verify as rules
+from tests.support import papers_in_numpy
+
+
+def best(p, q):
+  """The most that any exact rule accepts of two independent candidates.
+
+  Khisti et al., arXiv:2410.18234, Theorem 3: tokens of a set are accepted at
+  most as often as p has them, others at most as often as one is drafted.
+  """
+  tokens = range(len(p))
+  sets = (
+    list(chosen)
+    for size in range(len(p) + 1)
+    for chosen in itertools.combinations(tokens, size)
+  )
+  return min(p[own].sum() + 1 - q[own].sum() ** 2 for own in sets)
+
+
+def distributions(seed, vocab, near):
+  random = np.random.default_rng(seed)
+  p, q = random.exponential(size=(2, vocab)) ** 3 + 1e-9
+  p, q = p / p.sum(), q / q.sum()
+  return p, near * p + (1 - near) * q
+
+
+@pytest.mark.parametrize('near', [0.0, 0.4, 0.8, 1.0])
+def test_it_accepts_nearly_as_much_as_any_rule_could(near, float64):
+  judge = jax.jit(select)
+  for seed in range(20):
+    p, q = distributions(seed, 8, near)
+    found = judge(p, q)
+    accepted, most = np.minimum(p, found.law).sum(), best(p, q)
+    assert 0.98 * most <= accepted <= most + 1e-12
+    assert accepted >= papers_in_numpy.k_seq(p, q, 2) - 0.002
+
+
+@pytest.mark.parametrize('near', [0.0, 0.6])
+def test_its_law_is_that_of_the_selected_token(near, float64):
+  """Of all pairs of tokens, in words."""
+  p, q = distributions(3, 8, near)
+  q[1] = 0
+  q /= q.sum()
+  rank, late, gives, takes, law = map(np.asarray, select(p, q))
+  selected = np.zeros(8)
+  for one, two in itertools.product(range(8), repeat=2):
+    early, later = sorted((one, two), key=lambda token: rank[token])
+    swap = (gives[early] + takes[later]) * (late[early] == late[later])
+    selected[early] += q[one] * q[two] * (1 - swap)
+    selected[later] += q[one] * q[two] * swap
+  np.testing.assert_allclose(selected, law, atol=1e-12)
+  assert max(gives.max(), takes.max()) > 0
+  assert law[1] == 0
+
+
+def test_a_step_accepts_as_often_as_its_law_says(float64):
+  p, q = rules.pair(0, 'plain')
+  chances = rules.emitted(verify.importance, exact.tree((0, 0), True), p, q)
+  chance = sum(w for text, w in chances.items() if len(text) == 2)
+  law = select(np.asarray(p.probs[0]), np.asarray(q.probs[0])).law
+  expected = np.minimum(p.probs[0], law).sum()
+  np.testing.assert_allclose(chance, expected, atol=1e-12)
+
+
+def test_float32_is_enough_for_many_tokens():
+  """What is lost by rounding is small, and the law adds up to 1."""
+  p, q = (x.astype(np.float32) for x in distributions(0, 20_000, 0.5))
+  law = np.asarray(jax.jit(select)(p, q).law)
+  order = np.argsort(-p / q)
+  upto = np.cumsum(q[order], dtype=float)
+  most = (1 - (1 - upto) ** 2 + 1 - np.cumsum(p[order], dtype=float)).min()
+  np.testing.assert_allclose(law.sum(dtype=float), 1, atol=1e-5)
+  assert np.minimum(p, law).sum(dtype=float) > 0.98 * min(most, 1)
