@@ -429,6 +429,12 @@ MODELS: dict[str, Callable[[], TinyModels]] = {
 }
 
 
+@functools.cache
+def models(name: str) -> TinyModels:
+  """Returns some of `MODELS`, made once: they keep what they enumerate."""
+  return MODELS[name]()
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
   """A row of the certificate for every setting."""

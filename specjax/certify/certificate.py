@@ -12,7 +12,7 @@ from specjax import verify
 from specjax.bench import measure
 from specjax.bench.config import Certificate
 from specjax.certify import exact, planted
-from specjax.certify.cases import CASES, CHAIN, MODELS, Case
+from specjax.certify.cases import CASES, CHAIN, Case, models
 from specjax.certify.drafter_trial import memory_gap
 from specjax.certify.laws import Row, row_of
 from specjax.certify.planted import WrongLoop, WrongMemory, WrongRule
@@ -45,22 +45,21 @@ class Cases:
   def __init__(self, x: Certificate, cases: list[Case]):
     self.x = x
     self.cases = cases
-    self.models = {name: make() for name, make in MODELS.items()}
+    self.models = models
     if x.dtype != precision.AUTO:
-      cast = {name: tiny.cast(x.dtype) for name, tiny in self.models.items()}
-      self.models = cast
+      self.models = functools.cache(lambda name: models(name).cast(x.dtype))
     # Each loop is tested in every setting, and in all of them together.
-    tests = sum(len(self.models[c.model].settings) + 1 for c in cases)
+    tests = sum(len(self.models(c.model).settings) + 1 for c in cases)
     self.level = x.level / max(tests, 1)
     # What the drafts of a kind compile serves every rule.
     self.source = functools.cache(
-      lambda kind, model: kind.source(self.models[model])
+      lambda kind, model: kind.source(self.models(model))
     )
     self.distribution = functools.cache(self._distribution)
 
   def _distribution(self, case: Case) -> dict[str, np.ndarray]:
     """The exact distribution [texts, calls] of a case, by setting."""
-    tiny, source = self.models[case.model], self.source(case.kind, case.model)
+    tiny, source = self.models(case.model), self.source(case.kind, case.model)
     with jax.enable_x64(True):
       return {
         s: tiny.speculative(case.verify, source, s) for s in tiny.settings
@@ -68,7 +67,7 @@ class Cases:
 
   def enumerate(self, case: Case) -> Iterator[Row]:
     """Multiplies a rule out: errors of whole texts, and expected calls."""
-    tiny = self.models[case.model]
+    tiny = self.models(case.model)
     for setting, joint in self.distribution(case).items():
       text, calls = joint.sum(1), joint.sum(0)
       yield row_of(
@@ -84,7 +83,7 @@ class Cases:
 
   def run(self, case: Case) -> Iterator[Row]:
     """Tests the texts and calls of the compiled loop; states the power."""
-    tiny = self.models[case.model]
+    tiny = self.models(case.model)
     spec = Spec(tiny.target, case.kind.drafter(tiny), case.verify, tiny.eos)
     seen = tiny.sample(spec, self.x.rows, self.x.rounds, self.x.seed)
     source = self.source(case.kind, case.model)
@@ -116,7 +115,7 @@ class Cases:
 
   def low_precision(self, case: Case) -> Iterator[Row]:
     """Multiplies a rule out with p and q in low precision."""
-    tiny = self.models[case.model]
+    tiny = self.models(case.model)
     source, setting = self.source(case.kind, case.model), 'T 1'
     for dtype in DTYPES:
       with jax.enable_x64(True):
@@ -139,7 +138,7 @@ class Cases:
 
   def plant_rule(self, bug: WrongRule) -> Iterator[Row]:
     """Enumerates a wrong rule, in the worst of some settings."""
-    tiny = self.models['table']
+    tiny = self.models('table')
     source, errors = bug.source(tiny), {}
     for s in ('T 1', 'T 1.5, top-k 2', 'penalties'):
       with jax.enable_x64(True):
@@ -150,7 +149,7 @@ class Cases:
 
   def plant_memory(self, bug: WrongMemory) -> Iterator[Row]:
     """Compares a memory with one that is made anew."""
-    tiny = self.models['transformer']
+    tiny = self.models('transformer')
     right, wrong = (memory_gap(tiny, f(tiny)) for f in (bug.right, bug.wrong))
     yield _bug(bug, 'memory', '', wrong, max(1e-4, 10 * right))
 
@@ -159,7 +158,7 @@ class Cases:
 
     Evidence is minus log10 of the p-value, and the bound that of the level.
     """
-    tiny = self.models[bug.case.model]
+    tiny = self.models(bug.case.model)
     drafter = (bug.drafter or bug.case.kind.drafter)(tiny)
     spec = Spec(tiny.target, drafter, bug.case.verify, tiny.eos)
     # Planted bugs are coarse: a part of the texts shows them.

@@ -316,17 +316,15 @@ def _texts(x: Certificate, watched: Watched, level: float) -> list[Row]:
   spec = Spec(tiny.target, drafter, rule, tiny.eos)
   seen = tiny.sample(spec, x.rows, x.rounds, x.seed)
   rows = []
-  with jax.enable_x64(True):
-    plain = tiny.plain
   for setting, counts in seen.items():
     texts = counts.sum(1)
-    far = exact.total_variation(texts / texts.sum(), plain[setting])
+    far = exact.total_variation(texts / texts.sum(), tiny.plain[setting])
     rows.append(
       row_of(
         'texts',
         setting=setting,
         samples=int(texts.sum()),
-        p_value=fit_tests.fit(texts, plain[setting]).p_value,
+        p_value=fit_tests.fit(texts, tiny.plain[setting]).p_value,
         level=level,
         total_variation=far,
       )

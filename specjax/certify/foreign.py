@@ -102,10 +102,6 @@ def _kind(function: Callable) -> str:
   return next((x for x in ('torch', 'jax') if x in text), 'numpy')
 
 
-def _rows(found: Any):
-  return np.asarray(found) if hasattr(found, 'shape') else found
-
-
 def _equal(given: np.ndarray, after: Any) -> bool:
   found = np.asarray(after)
   return np.array_equal(given.astype(found.dtype), found)

@@ -316,8 +316,8 @@ def _program(function, *args) -> tuple[str, Any]:
 def not_fixed(target, drafter: Drafter, params: Params) -> str:
   """Says which shape or program of a drafter is not fixed; '' if all are.
 
-  Nothing is computed: its functions are traced three times, one after the other
-  as a step calls them.
+  Nothing is computed: its functions are traced twice, one after the other as a
+  step calls them.
   """
   rows, nodes, depth = 3, drafter.nodes, drafter.depth
   vocab, width = target.config.vocab_size, target.config.width
@@ -328,7 +328,7 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
   path = jnp.zeros((rows, depth + 1), jnp.int32)
   verdict = Judged(path, path[:, 0], path[:, 0])
   seen = []
-  for _ in range(3):
+  for _ in range(2):
     read_program, (ctx, state) = _program(begin, *given)
     like = caches.dtype_of(ctx.cache) if ctx.cache else _precision()
     hidden = jnp.zeros((rows, depth + 1, len(drafter.taps), width), like)

@@ -147,7 +147,7 @@ def smallest(
 
 def _cases(name: str, rule: Rule, quick: bool, chosen: bool) -> list[Case]:
   """The drafters of the certificate that a rule takes."""
-  tiny = cases.MODELS['table']()
+  tiny = cases.models('table')
   kinds = [
     kind
     for kind in _KINDS
@@ -179,7 +179,7 @@ def _planted(rule: Rule, shapes: list[Shape]) -> Iterator[Row]:
 
 def _off_text(rows: Cases, case: Case, setting: str) -> dict:
   """Returns the texts whose probabilities are furthest off."""
-  tiny = rows.models[case.model]
+  tiny = rows.models(case.model)
   text = rows.distribution(case)[setting].sum(1)
   wanted = tiny.plain[setting]
   worst = np.argsort(-np.abs(text - wanted))[:4]

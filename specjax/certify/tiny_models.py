@@ -75,6 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+_score = jax.jit(transformer.score, static_argnums=0)
 _distributions = jax.jit(
   jax.vmap(sampling.next_distribution, in_axes=(0, None, 0, 0))
 )
@@ -141,8 +142,7 @@ class TinyModels:
     if not isinstance(params, dict):
       return np.asarray(params, dtype)[tokens[np.arange(len(tokens)), last]]
     wide = jax.tree.map(lambda x: np.asarray(x, dtype), params)
-    scored = jax.jit(transformer.score, static_argnums=0)(model, wide, tokens)
-    return np.asarray(scored)[np.arange(len(tokens)), last]
+    return np.asarray(_score(model, wide, tokens))[np.arange(len(tokens)), last]
 
   def values(self, rows: int) -> sampling.Sampling:
     """Returns values of `rows` rows of each setting, setting by setting."""
@@ -187,8 +187,9 @@ class TinyModels:
   def distributions(
     self, draft: bool = False
   ) -> dict[str, exact.Distributions]:
-    """Returns those of the token after every text, by setting."""
-    return self.process(self.logits(draft), np.arange(len(self._scored)))
+    """Returns those of the token after every text, in float64, by setting."""
+    with jax.enable_x64(True):
+      return self.process(self.logits(draft), np.arange(len(self._scored)))
 
   @functools.cached_property
   def p(self) -> dict[str, exact.Distributions]:

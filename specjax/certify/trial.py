@@ -107,7 +107,7 @@ def _try_policy(
   who = f'policy: {name}'
   _check(who, policy)
   _check_numbers(who, policy)
-  tiny = cases.MODELS['transformer']()
+  tiny = cases.models('transformer')
   return try_drafter(x, who, tiny, lm.make(tiny.draft, _DEPTH, policy), add)
 
 
@@ -149,7 +149,7 @@ def load(name: str) -> tuple[Drafter, Any]:
     planned = plan_drafter(
       'drafter', Candidate(function, _DEPTH, path), 'drafter', 'drafter'
     )
-  tiny = cases.MODELS['transformer']()
+  tiny = cases.models('transformer')
   # With a tokenizer a draft that has another is tried as it will be used.
   target = Target(
     tiny.target,
@@ -180,7 +180,7 @@ def find(x: Certificate) -> Trial:
   name = _FIELDS[kind].full(getattr(x, kind))
   if kind == 'drafter':
     drafter, own = load(name)
-    tiny = cases.MODELS['transformer']()
+    tiny = cases.models('transformer')
     tiny = dataclasses.replace(tiny, params=Params(tiny.params.target, own))
     return Trial(
       kind,

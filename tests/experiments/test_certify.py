@@ -18,7 +18,9 @@ PLANTED = 12 + 2 + 3
 
 
 def settings(folder, **more) -> Certificate:
-  return Certificate(results=str(folder), rounds=64, quick=True, **more)
+  return Certificate(
+    results=str(folder), rounds=16, boost=1.2, quick=True, **more
+  )
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +64,7 @@ def test_the_compiled_loops_have_the_distribution(rows):
   assert len(loops) == len(quick) * (len(tiny_models.SETTINGS) + 1)
   assert all(r['p_value'] >= r['level'] for r in loops)
   assert all(r['level'] == pytest.approx(1e-3 / len(loops)) for r in loops)
-  # They would hardly miss a rule that accepts a tenth too readily.
+  # They would hardly miss a rule that accepts a fifth too readily.
   assert all(r['power'] > 0.9 for r in loops if r['setting'] == 'all')
 
 
@@ -83,8 +85,8 @@ def check_loop(made: Cases, case: cases.Case) -> None:
 def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
   name = 'table in bfloat16' if dtype == 'auto' else 'table'
   case = cases.find('token', cases.CHAIN, name)
-  made = every_case(rounds=64, dtype=dtype)
-  tiny, wide = made.models[name], cases.MODELS['table']()
+  made = every_case(rounds=16, boost=1.2, dtype=dtype)
+  tiny, wide = made.models(name), cases.models('table')
   assert tiny.params.target.dtype.itemsize == 2
   check_loop(made, case)
   # The distribution is that of the rounded target.
@@ -96,8 +98,8 @@ def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
 @pytest.mark.slow
 def test_the_loop_of_a_target_in_eight_bits_has_its_distribution():
   name = 'transformer in eight bits'
-  made = every_case(rounds=64)
-  tiny, floats = made.models[name], made.models['transformer']
+  made = every_case(rounds=16, boost=1.2)
+  tiny, floats = made.models(name), made.models('transformer')
   words = tiny.params.target['layer0']['qkv']['w']
   assert (words.bits, words.blocked) == (8, True)
   case = cases.find('token', cases.CHAIN, name)
@@ -226,7 +228,7 @@ def test_another_certificate_is_not_overwritten(rows, folder):
 @pytest.mark.slow
 def test_a_draft_with_another_vocabulary_is_certified():
   """Its loop, and what is planted there."""
-  made = every_case(rounds=64)
+  made = every_case(rounds=16, boost=1.2)
   case = cases.find('token', cases.OTHER, 'other transformer')
   assert all(r['p_value'] >= r['level'] for r in made.run(case))
   bugs = [bug for bug in planted.WRONG_LOOPS if bug.case is case]
@@ -244,6 +246,6 @@ def test_a_draft_with_another_vocabulary_is_certified():
 def test_every_kind_of_draft_can_be_made(kind):
   """Those of the whole certificate, too, which the quick one leaves out."""
   (case, *_) = (c for c in cases.CASES if c.kind == kind)
-  tiny = cases.MODELS[case.model]()
+  tiny = cases.models(case.model)
   assert kind.drafter(tiny).nodes >= 1
   assert callable(kind.source(tiny))

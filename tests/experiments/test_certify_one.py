@@ -62,6 +62,7 @@ def settings(kind, name, **more) -> Certificate:
 
 def certified(tmp_path, capsys, kind, name, **more):
   """The exit status, the page, and the last line of the program."""
+  more = {'rounds': 8} | more  # Power is the program's own affair.
   x = settings(kind, name, results=str(tmp_path / 'rows'), **more)
   status = 0
   try:
