@@ -10,13 +10,50 @@ of a tree drawn without replacement, by recursive rejection. To add k-SEQ:
 
 On a CPU a step that scores a tree costs more than the tree gains: v says so.
 A few minutes on two idle cores.
+
+  python -m experiments.run --config configs/trees.py:blocks
+
+This compares tau of drafts of DFlash, a head that says all places at once: a
+chain, the fixed tree that its measured accuracies choose, whose nodes are
+drawn, and trees that its laws choose at every step. With a beam of as many
+nodes as are kept that tree is the one of DDTree (arXiv:2604.12989).
 """
 
 from specjax import pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
+from specjax.errors import need
+
+_NODES = 12
 
 
-def get_config() -> Experiment:
+def _blocks() -> Experiment:
+  def dflash(**options):
+    return Candidate('dflash', 6, pair.path('dflash'), options)
+
+  return Experiment(
+    name='block_trees',
+    target=Checkpoint(pair.path('target')),
+    candidates={
+      'chain': dflash(),
+      'fixed tree': dflash(tree=_NODES),
+      'beam 3': dflash(beam=3, nodes=_NODES),
+      'best first': dflash(beam=_NODES, nodes=_NODES),
+    },
+    verifiers=('recursive',),
+    temperatures=(0.0, 1.0),
+    timed=False,
+    batch=24,
+    prompts=Prompts(domains=('code',), count=24),
+    max_new_tokens=48,
+  )
+
+
+def get_config(part: str = 'models') -> Experiment:
+  need(
+    part in ('models', 'blocks'), f'the parts are models, blocks, got {part}'
+  )
+  if part == 'blocks':
+    return _blocks()
   draft = pair.path('draft-128')
 
   def chains(count):

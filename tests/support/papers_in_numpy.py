@@ -5,6 +5,7 @@ probabilities [V] of its next token, and everything is enumerated. So it is
 slow, and short enough to be checked by eye.
 """
 
+import heapq
 import itertools
 
 import numpy as np
@@ -239,6 +240,26 @@ def eagle_2(logits, depth, beam, nodes):
     level = sorted(below, key=lambda path: -below[path])[:beam]
   del worth[()]
   return sorted(worth, key=lambda path: -worth[path])[:nodes]
+
+
+def best_first(logits, nodes):
+  """Paths of the tree of Ringel and Romano, arXiv:2604.12989, of laws by place.
+
+  Args:
+    logits: [K, V] of every place.
+    nodes: kept.
+  """
+  sure = [np.log(pipeline(place, 1.0)) for place in logits]
+  heap = [(-x, (token,)) for token, x in enumerate(sure[0])]
+  heapq.heapify(heap)
+  kept = []
+  while len(kept) < nodes:
+    worth, path = heapq.heappop(heap)
+    kept.append(path)
+    if len(path) < len(sure):
+      for token, x in enumerate(sure[len(path)]):
+        heapq.heappush(heap, (worth - x, (*path, token)))
+  return kept
 
 
 def difference(a, b):

@@ -4,6 +4,10 @@ EAGLE-2 (Li et al., arXiv:2406.16858): a node is worth the product of the
 draft's confidences on its path; the best of every level are expanded, and of
 all nodes seen the best are kept. Tokens are chosen, so `probs` is None; the
 tree's shape is data and its size static.
+
+Where all places are said at once, a beam of N keeps the N most likely
+beginnings of all, as the heap of DDTree does (Ringel and Romano,
+arXiv:2604.12989). A smaller beam looks at fewer.
 """
 
 import functools
