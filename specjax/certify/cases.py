@@ -26,6 +26,7 @@ from specjax.drafters import (
   medusa,
   mtp,
   ngram,
+  pard,
   recycling,
   skip,
   suffix,
@@ -33,7 +34,12 @@ from specjax.drafters import (
 )
 from specjax.drafters.dflash import module as dflash_models
 from specjax.drafters.eagle.module import Head, Sizes
-from specjax.drafters.shapes import chain, policies, static_tree
+from specjax.drafters.shapes import (
+  chain,
+  dynamic_tree,
+  policies,
+  static_tree,
+)
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
 from specjax.models import prefill
@@ -134,9 +140,10 @@ def of_walker(
 
 
 def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
-  """The drafts of a drafter without parameters that chooses by the text.
+  """The drafts of a drafter without parameters that chooses its tokens.
 
-  It reads every text anew. Tests of drafters show that its memory is the same.
+  It chooses by the text and the stages of the pipeline, and reads every text
+  anew. Tests of drafters show that its memory is the same.
   """
 
   @jax.jit
@@ -145,9 +152,13 @@ def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
     return drafter.propose(params, memory, ctx, None)[0]
 
   def source(texts, q, contexts):
-    del q  # Unused.
     with jax.enable_x64(True):
       target, ctx, hidden = _read(tiny, contexts, drafter.taps)
+      for i, known in enumerate(tiny.q.values()):
+        if known is q:
+          row = jax.tree.map(lambda x, i=i: x[i : i + 1], tiny.values(1))
+          stages = jax.tree.map(lambda x: x.repeat(len(contexts), 0), row)
+          ctx = ctx._replace(sampling=stages, history=tiny.history(contexts))
       made = jax.device_get(propose(Params(target, None), ctx, hidden))
     every = np.arange(len(contexts))
     rows = np.zeros((len(contexts), drafter.nodes + 1), int)
@@ -367,6 +378,11 @@ PUBLISHED = _eagle(
     _EAGLE, join='pair', norms=('token', 'feature', 'last'), draft_vocab=2
   ),
 )
+PARD = _walked(
+  'PARD',
+  lambda tiny: pard.walk(tiny.draft, 0, len(_CHAIN)),
+  lambda tiny: tiny.params.drafter,
+)
 AT_ONCE = _walked(
   'P-EAGLE',
   lambda tiny: eagle.at_once.walk(Head(tiny.target, _MASKED), len(_CHAIN)),
@@ -377,15 +393,20 @@ MTP = _walked(
   lambda tiny: eagle.walk(mtp.head_of(tiny.target)),
   _random(lambda tiny, key: mtp.head_of(tiny.target).init(key)),
 )
+_MEDUSA = _random(
+  lambda tiny, key: medusa.trainable(tiny.target, 2).init(
+    key, tiny.params.target
+  )
+)
 MEDUSA = _walked(
-  'tree of Medusa',
-  lambda tiny: medusa.walk(tiny.target),
-  _random(
-    lambda tiny, key: medusa.trainable(tiny.target, 2).init(
-      key, tiny.params.target
-    )
+  'tree of Medusa', lambda tiny: medusa.walk(tiny.target), _MEDUSA, _TREE
+)
+# Its nodes are the most likely under the laws of both places.
+MEDUSA_CHOSEN = _choosing(
+  'chosen tree of Medusa',
+  lambda tiny: holding(
+    dynamic_tree.make(medusa.walk(tiny.target), 2, 4, 4), _MEDUSA(tiny)
   ),
-  _TREE,
 )
 DFLASH = _dflash('DFlash', _CHAIN)
 DFLASH_TREE = _dflash('tree of DFlash', _TREE)
@@ -466,10 +487,12 @@ CASES = (
   Case('token', verify.token, DSPARK, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
   Case('token', verify.token, AT_ONCE, 'transformer', full=True),
+  Case('block', verify.block, PARD, 'transformer', full=True),
   Case('token', verify.token, MTP, 'transformer with states', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
   Case('recursive', verify.recursive, DSPARK_TREE, 'transformer', full=True),
+  Case('recursive', verify.recursive, MEDUSA_CHOSEN, 'transformer', full=True),
   Case('block', verify.block, CHAIN, quick=True),
   Case('block', verify.block, LONG, 'poor draft'),
   Case('block', verify.block, STOPPED),

@@ -155,8 +155,8 @@ class TinyModels:
       len(merged) * rows, **columns, eos=self.eos, vocab_size=self.vocab
     )
 
-  def process(self, logits, numbers) -> dict[str, exact.Distributions]:
-    """Returns distributions after texts [M] with logits [M, V], by setting."""
+  def history(self, numbers) -> sampling.History:
+    """Returns the histories of texts [M]."""
     new = self.texts.length(numbers)
     inside = np.arange(self.new + self.reach) < new[:, None]
     tokens = self._scored[numbers, len(self.prompt) :]
@@ -166,12 +166,16 @@ class TinyModels:
     prompt[:, list(self.prompt)] = True
     follow = LANGUAGE.follow
     states = [follow(self.texts.tokens(number)) for number in numbers]
-    history = sampling.History(
+    return sampling.History(
       jnp.asarray(new),
       jnp.asarray(counts),
       jnp.asarray(prompt),
       jnp.asarray(states),
     )
+
+  def process(self, logits, numbers) -> dict[str, exact.Distributions]:
+    """Returns distributions after texts [M] with logits [M, V], by setting."""
+    history = self.history(numbers)
     none = jnp.full((len(numbers), 0), -1)
     values = self.values(1)
     made = {}

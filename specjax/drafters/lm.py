@@ -19,6 +19,7 @@ from specjax import checkpoints
 from specjax.arguments import check_path
 from specjax.checkpoints import parameters, precision, vocabularies
 from specjax.checkpoints.vocabularies import reading
+from specjax.drafters import pard
 from specjax.drafters.heads import files
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.trainable import Trainable, mean
@@ -169,6 +170,7 @@ def of(
   model: Model,
   params: Any,
   other: vocabularies.Other | None = None,
+  mask: int | None = None,
   **options: Any,
 ) -> LoadedDrafter:
   """The drafter of a model at hand, of other code too; see `models.own`.
@@ -178,12 +180,26 @@ def of(
     model: that drafts.
     params: its weights.
     other: its vocabulary, where it is another one: see `compare`.
+    mask: token of the masks with which it drafts in one pass, see `pard`.
     **options: of `shapes.shape.Shape`; chains without any.
 
   Raises:
-    ValueError: it has another number of tokens than the target.
+    ValueError: it has another number of tokens than the target, or masks and
+      another vocabulary.
   """
   shape.check(target, options)
+  if mask is not None:
+    if other is not None:
+      raise ValueError(
+        "a draft with masks (pard_token) needs the target's tokenizer: choose "
+        'one of the family of the target'
+      )
+    return LoadedDrafter(
+      target.model,
+      lambda depth: shape.build(pard.walk(model, mask, depth), depth, options),
+      params,
+      (model, params),
+    )
   if other is not None:
     walker = walk(model, reading.other(reading.sizes_of(other.tables)))
     spelled = reading.Spelled(params, other.tables)
@@ -221,7 +237,8 @@ def load(
 ) -> LoadedDrafter:
   """The drafter of a checkpoint, for a target; see `read`.
 
-  Where its tokenizer is not the target's it proposes the tokens of both; see
+  One whose config.json names a `pard_token` drafts in one pass, see `pard`. One
+  whose tokenizer is not the target's proposes the tokens of both; see
   `specjax.checkpoints.vocabularies`.
 
   Args:
@@ -252,7 +269,8 @@ def load(
     window=window,
     sinks=sinks,
   )
-  return of(target, model, params, other, **options)
+  mask = pard.mask_token(checkpoints.locate(path))
+  return of(target, model, params, other, mask, **options)
 
 
 TRAINING = 'training.json'  # beside a finished draft: what it cost

@@ -9,7 +9,7 @@ from typing import Any
 
 from specjax import checkpoints
 from specjax.checkpoints.parameters import FLOATS, WeightForm
-from specjax.drafters import lm
+from specjax.drafters import lm, pard
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.shapes import shape
 from specjax.models import linear, low_bits
@@ -66,4 +66,5 @@ def load(
   if on_mesh:
     tied = model.config.tied_embeddings
     params = linear.quantize(params, tied, bits, rounds)
-  return lm.of(target, model, params, other, **options)
+  mask = pard.mask_token(checkpoints.locate(path))
+  return lm.of(target, model, params, other, mask, **options)

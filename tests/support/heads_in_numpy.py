@@ -108,6 +108,40 @@ def dspark(tensors, logits, hidden, tokens):
   return np.stack(said), np.array(sure) if sure else None
 
 
+def llama(tensors, config, tokens):
+  """Logits [T, V] of a Llama or Qwen after every token of a text [T].
+
+  Args:
+    tensors: by their names in `model.safetensors`.
+    config: of its config.json.
+    tokens: of the text.
+  """
+  eps, heads = config['rms_norm_eps'], config['num_attention_heads']
+  repeats, at = heads // config['num_key_value_heads'], np.arange(len(tokens))
+  x = tensors['model.embed_tokens.weight'][tokens]
+  for i in range(config['num_hidden_layers']):
+    own = {
+      name.split(f'layers.{i}.')[1].removesuffix('.weight'): w
+      for name, w in tensors.items()
+      if f'layers.{i}.' in name
+    }
+    y = rms_norm(x, own['input_layernorm'], eps)
+    q, k, v = (y @ own[f'self_attn.{name}_proj'].T for name in 'qkv')
+    q, k, v = (x.reshape(len(x), -1, q.shape[1] // heads) for x in (q, k, v))
+    q, k = (rotate(x, at, config['rope_theta']) for x in (q, k))
+    k, v = (np.repeat(x, repeats, 1) for x in (k, v))
+    scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
+    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    y = np.einsum('hts,shd->thd', softmax(scores), v).reshape(len(x), -1)
+    x = x + y @ own['self_attn.o_proj'].T
+    y = rms_norm(x, own['post_attention_layernorm'], eps)
+    y = silu(y @ own['mlp.gate_proj'].T) * (y @ own['mlp.up_proj'].T)
+    x = x + y @ own['mlp.down_proj'].T
+  return (
+    rms_norm(x, tensors['model.norm.weight'], eps) @ tensors['lm_head.weight'].T
+  )
+
+
 def medusa(tensors, feature):
   """Logits [K, V] of all heads after the target's normed feature [E].
 

@@ -26,6 +26,7 @@ from specjax.drafters import (
   medusa,
   mtp,
   ngram,
+  pard,
   plain,
   recycling,
   skip,
@@ -479,6 +480,10 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'eagle 3, published': (
     chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
     published_weights(3),
+  ),
+  'pard over states': (
+    chain.make(pard.walk(STATES, 3, DEPTH), DEPTH),
+    states_weights,
   ),
   'eagle at once, dynamic tree': (
     dynamic_tree.make(eagle.at_once.walk(AT_ONCE, 3), 3, 3, 8),

@@ -242,7 +242,9 @@ _HARMLESS = """
   eos_token_id finetuning_task gradient_checkpointing id2label
   initializer_range label2id max_length max_sequence_length model_type
   num_labels output_attentions output_hidden_states output_router_logits
-  pad_token_id problem_type resid_pdrop return_dict router_aux_loss_coef
+  pad_token_id pard2 pard2_proj_bias pard2_scale pard2_target_dim
+  pard2_target_layers pard_token problem_type resid_pdrop return_dict
+  router_aux_loss_coef spd_type
   task_specific_params temperature tokenizer_class top_k top_p torch_dtype
   transformers.js_config transformers_version unsloth_fixed unsloth_version
   use_cache

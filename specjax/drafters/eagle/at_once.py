@@ -54,14 +54,9 @@ def walk(head: Head, depth: int) -> Walker:
     tokens = jnp.pad(
       tokens, ((0, 0), (0, depth - 1)), constant_values=head.sizes.mask_token
     )
-    row, new = jnp.arange(rows + depth - 1), new[:, None]
-    pair = row < rows
-    at = used[:, None] + jnp.where(pair, row, row - rows + new)
-    # Masks see no pair that is not of the text.
-    sees = pair[:, None] | ~pair | (row < new)[:, None]
-    sees &= row <= row[:, None]
-    block = sees, None, 0
-    return head.forward(params, tokens, features, at, cache, used, *block)
+    offset, sees = parallel.with_masks(new, rows, depth - 1)
+    attention = used[:, None] + offset, cache, used, sees, None, 0
+    return head.forward(params, tokens, features, *attention)
 
   def say(params, state):
     return parallel.Block(head.logits(params, state.features))
@@ -92,11 +87,7 @@ def walk(head: Head, depth: int) -> Walker:
     made, flight = extend(params, state.cache, begin, tokens, read, new)
     path = jnp.broadcast_to(jnp.arange(rows), (batch, rows))
     cache = caches.commit(state.cache, flight, path, begin)
-    last = made[jnp.arange(batch), jnp.maximum(new - 1, 0)]
-    made = jnp.concatenate([last[:, None], made[:, rows:]], 1)
-    # None in a finished row, which says what it said.
-    made = made.astype(state.features.dtype)
-    features = jnp.where(new[:, None, None] > 0, made, state.features)
+    features = parallel.ahead(made, rows, new, state.features)
     return State(cache, features, ctx.length + 0)
 
   return Walker(init, start, parallel.feed, commit, taps=head.sizes.taps)

@@ -51,6 +51,40 @@ def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
   return Step(logits, (), block)
 
 
+def with_masks(new: jax.Array, rows: int, masks: int):
+  """Places of accepted rows and of the masks behind them, for one pass.
+
+  Args:
+    new: [B] rows that are of the text; masks follow the last of them.
+    rows: R, of which masks do not see the others.
+    masks: M.
+
+  Returns:
+    Positions [B, R + M], counted from the first row, and sees
+    [B, R + M, R + M]: which rows each of them does.
+  """
+  row, new = jnp.arange(rows + masks), new[:, None]
+  read = row < rows
+  at = jnp.where(read, row, row - rows + new)
+  sees = read[:, None] | ~read | (row < new)[:, None]
+  return at, sees & (row <= row[:, None])
+
+
+def ahead(made: jax.Array, rows: int, new: jax.Array, before: jax.Array):
+  """What is said [B, M + 1, F] of all places, of what a pass made.
+
+  Args:
+    made: [B, R + M, F] after rows and masks, see `with_masks`.
+    rows: R.
+    new: [B] rows that are of the text.
+    before: [B, M + 1, F] what stays said where there are none: the row is
+      finished.
+  """
+  last = made[jnp.arange(len(made)), jnp.maximum(new - 1, 0)]
+  made = jnp.concatenate([last[:, None], made[:, rows:]], 1)
+  return jnp.where(new[:, None, None] > 0, made.astype(before.dtype), before)
+
+
 def count_hits(
   places: Iterable[tuple[jax.Array, jax.Array]],
 ) -> dict[str, jax.Array]:
