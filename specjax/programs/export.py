@@ -1,12 +1,13 @@
-"""Writes a trained EAGLE-3 head in the form that vLLM and SGLang serve.
+"""Writes a trained head in the form that vLLM and SGLang serve.
 
   specjax export runs/eagle3-pair/weights exported \\
     --target specjax/pair/target
 
-The form is that of the speculators library. It has heads whose attention reads
-token and feature side by side: train one with the option join 'pair' and the
-width of its target, as in configs/heads.py:eagle3_pair. The last line of the
-output is one JSON object.
+The form is that of the speculators library. Of EAGLE-3 it has heads whose
+attention reads token and feature side by side: train one with the option join
+'pair' and the width of its target, as in configs/heads.py:eagle3_pair. Of
+DFlash it has heads whose mask is a token: train one with the option mask_token.
+The last line of the output is one JSON object.
 """
 
 import functools
@@ -16,13 +17,23 @@ import pathlib
 from specjax import checkpoints
 from specjax.checkpoints.files import CONFIG, read_json
 from specjax.cli import command
-from specjax.drafters.eagle import published
-from specjax.drafters.eagle.module import sizes_of
-from specjax.drafters.heads import files
+from specjax.drafters.dflash import module as dflash
+from specjax.drafters.dflash import published as published_dflash
+from specjax.drafters.eagle import module as eagle
+from specjax.drafters.eagle import published as published_eagle
+from specjax.drafters.heads import files, speculators
 from specjax.errors import blame, need
 
+# Of each kind, its sizes by its config.json, and its form by these.
+_KINDS = {
+  'eagle': (eagle.sizes_of, published_eagle.form),
+  'dflash': (dflash.sizes_of, published_dflash.form),
+}
 
-def write(head: str, folder: str, target: str, verifier: str, tokens: int):
+
+def write(
+  head: str, folder: str, target: str, verifier: str, tokens: int | None
+):
   """Writes the head of a target; returns the config.json of what is written.
 
   Raises:
@@ -30,29 +41,34 @@ def write(head: str, folder: str, target: str, verifier: str, tokens: int):
       the form does not have the head's options, or `tokens` are none; in one
       line.
   """
-  need(tokens >= 1, f'--tokens must be at least 1, got {tokens}')
+  need(
+    tokens is None or tokens >= 1, f'--tokens must be at least 1, got {tokens}'
+  )
   with blame('--target: '):
     place = checkpoints.resolve(target)
     described = checkpoints.describe(place)
     own = functools.partial(checkpoints.fingerprint, place)
     known = tuple(read_json(place / CONFIG).get('architectures') or ())
   with blame():
-    config = files.read_config(checkpoints.resolve(head), 'eagle')
+    place = checkpoints.resolve(head)
+    kind = files.kind_of(place)
+    need(
+      kind in _KINDS,
+      f'{head} is of the kind {kind}: the form of speculators has those of '
+      f'{" and ".join(_KINDS)}',
+    )
+    config = files.read_config(place, kind)
     need(
       'kind' in config,
       f'{head} is in a published form already, and has no fingerprint: give '
       'the directory of a head that was trained here',
     )
-    config, params = files.read(head, 'eagle', own)
-    published.write_speculators(
-      folder,
-      sizes_of(config),
-      params,
-      described.model.config,
-      verifier or target,
-      known,
-      tokens,
-    )
+    config, params = files.read(head, kind, own)
+    sizes_of, form_of = _KINDS[kind]
+    model = described.model.config
+    form = form_of(sizes_of(config), model)
+    name = verifier or target
+    speculators.write(folder, form, params, model, name, known, tokens)
   return read_json(pathlib.Path(folder) / CONFIG)
 
 
@@ -65,7 +81,9 @@ def main() -> None:
     '--verifier', default='', help='what engines call the target; its path'
   )
   parser.add_argument(
-    '--tokens', type=int, default=4, help='that engines draft at a time'
+    '--tokens',
+    type=int,
+    help='that engines draft at a time; 4, or a block without its first token',
   )
   x = parser.parse_args()
   config = write(x.head, x.folder, x.target, x.verifier, x.tokens)

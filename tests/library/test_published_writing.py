@@ -1,5 +1,6 @@
 """Heads that are written for other engines come back as they were."""
 
+import dataclasses
 import json
 
 import jax
@@ -7,15 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.drafters import eagle
-from specjax.drafters.eagle import published as writing
+from specjax.drafters import dflash, eagle
+from specjax.drafters.dflash import module as dflash_modules
+from specjax.drafters.dflash import published as published_dflash
+from specjax.drafters.eagle import published as published_eagle
 from specjax.drafters.eagle.module import Head, Sizes, sizes_of
-from specjax.drafters.heads import published
+from specjax.drafters.heads import published, speculators
 from specjax.models import reduced_vocab_head, rotary
 from specjax.types import Target
+from tests.library import test_published_blocks as blocks
 from tests.support import published_eagle as written
 
 TARGET = written.TARGET
+FORMS = {
+  Sizes: published_eagle.form,
+  dflash_modules.Sizes: published_dflash.form,
+}
 SIZES = dict(
   width=written.E, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12
 )
@@ -41,10 +49,9 @@ def make(**options):
   return sizes, params
 
 
-def write(path, sizes, params, **options):
-  writing.write_speculators(
-    path, sizes, params, TARGET.config, 'owner/name', **options
-  )
+def write(path, sizes, params, target=TARGET.config, **options):
+  form = FORMS[type(sizes)](sizes, target)
+  speculators.write(path, form, params, target, 'owner/name', **options)
 
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=list(OPTIONS))
@@ -108,3 +115,51 @@ def test_nothing_is_overwritten(tmp_path):
 def test_engines_draft_one_token_at_least(tmp_path, tokens):
   with pytest.raises(ValueError, match='tokens must be a whole number of at l'):
     write(tmp_path / 'head', *make(), tokens=tokens)
+
+
+BLOCK = dflash_modules.Sizes(
+  (0, 1), block=5, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=12,
+  mask_token=9, rope_theta=1e6,
+)  # fmt: skip
+BLOCKS = {
+  'plain': {},
+  'own tokens': {'own_embedding': True, 'bias': True, 'norm_eps': 1e-6},
+  'small head': {'own_unembedding': True, 'draft_vocab': 6},
+}
+
+
+@pytest.mark.parametrize('options', BLOCKS.values(), ids=list(BLOCKS))
+def test_a_written_block_is_read_as_it_was(tmp_path, options):
+  sizes = dataclasses.replace(BLOCK, **options)
+  params = dflash_modules.Head(blocks.TARGET, sizes).init(jax.random.key(0))
+  if sizes.draft_vocab:
+    params['places'] = jnp.asarray(
+      reduced_vocab_head.places(blocks.IDS, blocks.V)
+    )
+  write(tmp_path / 'head', sizes, params, blocks.TARGET.config, dtype='float32')
+  config = json.loads((tmp_path / 'head/config.json').read_text())
+  method = config['speculators_config']['proposal_methods'][0]
+  assert method['speculative_tokens'] == 4
+  assert config['aux_hidden_state_layer_ids'] == [1, 2]
+  found = published.find(tmp_path / 'head', blocks.TARGET.config)
+  assert dflash_modules.sizes_of(found.config) == sizes
+  loaded = dflash.load(blocks.HOST, tmp_path / 'head')
+  jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
+
+
+@pytest.mark.parametrize(
+  'wrong',
+  [
+    {'mask_token': None},
+    {'qk_norm': False},
+    {'causal': True},
+    {'anchored': True},
+    {'correction': 'rnn'},
+    {'confidence': 'place'},
+  ],
+)
+def test_a_block_that_the_form_does_not_have_is_refused(tmp_path, wrong):
+  (name,) = wrong
+  with pytest.raises(ValueError, match=f'{name} of the head is'):
+    write(tmp_path / 'head', dataclasses.replace(BLOCK, **wrong), {})
+  assert not (tmp_path / 'head').exists()

@@ -31,8 +31,9 @@ from specjax.checkpoints.families.table import (
 from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.dflash import module
-from specjax.drafters.heads import formats
+from specjax.drafters.heads import formats, speculators
 from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
+from specjax.models.config import TransformerConfig
 
 _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
@@ -291,3 +292,48 @@ FORMATS = (
   ),
   Format('DFlash', _holds, _describe),
 )
+
+
+def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
+  """The form in which speculators has a head.
+
+  Args:
+    sizes: of the head.
+    target: of its target.
+
+  Raises:
+    ValueError: the form does not have an option of the head.
+  """
+  wrong = {
+    'mask_token': sizes.mask_token is None,
+    'qk_norm': not sizes.qk_norm,
+    'causal': sizes.causal,
+    'anchored': sizes.anchored,
+    'correction': bool(sizes.correction),
+    'confidence': bool(sizes.confidence),
+  }
+  remedy = (
+    'train one of DFlash alone with qk_norm and a mask_token that no text has'
+  )
+  speculators.refuse(sizes, wrong, remedy)
+  tensors = formats.sources(('d2t', 't2d'), sizes, target.vocab_size)
+  return speculators.Form(
+    'dflash',
+    'DFlashSpeculator',
+    speculators.layer_config(
+      sizes,
+      target,
+      hidden_act='silu',
+      attention_bias=sizes.bias,
+      layer_types=['full_attention'] * sizes.layers,
+    ),
+    {
+      'block_size': sizes.block,
+      'mask_token_id': sizes.mask_token,
+      # Of what a layer reads; ours are of what it returns.
+      _SPECULATORS: [tap + 1 for tap in sizes.taps],
+    },
+    _sources(sizes) | tensors,
+    sizes.draft_vocab,
+    sizes.block - 1,
+  )

@@ -105,7 +105,7 @@ def trainable(
       their directions as it is wide (`eagle.training`); by default its
       weights are random.
     **sizes: of `eagle.module.Sizes`; with the join `pair` and the width of the
-      target, `eagle.published.write_speculators` can write the head for others.
+      target, `specjax export` can write the head for others.
 
   Raises:
     ValueError: taps that the target has not, a reduced vocabulary or a mask,

@@ -16,16 +16,9 @@ Layers of the target are counted in two ways. speculators' ids, and the default
 which is our tap id - 1. Ids inside `eagle_config` are of outputs: our taps.
 """
 
-import json
-import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
-import flax.traverse_util
-import numpy as np
-import safetensors.numpy
-
-from specjax.arguments import check_number
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import size_rows
 from specjax.checkpoints.families.table import (
@@ -39,7 +32,7 @@ from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.eagle import module
 from specjax.drafters.eagle.module import PAIR, Sizes
-from specjax.drafters.heads import formats
+from specjax.drafters.heads import formats, speculators
 from specjax.drafters.heads.formats import UNUSED, Files, Format, Found, Made
 from specjax.models.config import TransformerConfig
 
@@ -402,11 +395,15 @@ _SWITCHES = {
 }
 
 
-def _refuse(sizes: Sizes, target: TransformerConfig) -> None:
-  """Refuses what the form cannot say.
+def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
+  """The form in which speculators has a head of EAGLE-3 or P-EAGLE.
+
+  Args:
+    sizes: of the head.
+    target: of its target.
 
   Raises:
-    ValueError: names the option, and what to train instead.
+    ValueError: the form does not have an option of the head.
   """
   wrong = {
     'version': sizes.version != 3,
@@ -417,161 +414,32 @@ def _refuse(sizes: Sizes, target: TransformerConfig) -> None:
     'mlp_bias': sizes.mlp_bias and sizes.qk_norm,
     'width': not sizes.own_embedding and sizes.width != target.width,
   }
-  for name, refused in wrong.items():
-    if refused:
-      raise ValueError(
-        f'{name} of the head is {getattr(sizes, name)!r}, which the form of '
-        f"speculators does not have: train one with join = '{PAIR}', version 3 "
-        f'and the width of its target, {target.width}'
-      )
-
-
-def _layer_config(sizes: Sizes, target: TransformerConfig) -> dict[str, Any]:
-  """Returns the layer's part of config.json."""
-  rotary = rope.write_scaling(sizes.rope_scaling)
-  return {
-    'model_type': 'qwen3' if sizes.qk_norm else 'llama',
-    'vocab_size': target.vocab_size,
-    'hidden_size': sizes.width,
-    'intermediate_size': sizes.mlp_width,
-    'num_hidden_layers': sizes.layers,
-    'num_attention_heads': sizes.num_heads,
-    'num_key_value_heads': sizes.num_kv_heads,
-    'head_dim': sizes.head_dim,
-    'hidden_act': sizes.activation,
-    'rms_norm_eps': sizes.norm_eps,
-    'attention_bias': sizes.qkv_bias,
-    'mlp_bias': sizes.mlp_bias,
-    'max_position_embeddings': target.max_positions,
-    'tie_word_embeddings': False,
-    'rope_theta': sizes.rope_theta,
-    'rope_scaling': None if sizes.rope_scaling is None else rotary,
-    'rope_parameters': {'rope_theta': sizes.rope_theta} | rotary,
-  }
-
-
-def attributes(
-  sizes: Sizes,
-  target: TransformerConfig,
-  verifier: str,
-  architectures: tuple[str, ...] = (),
-  tokens: int = 4,
-  dtype: str = 'float16',
-) -> dict[str, Any]:
-  """The config.json of a head.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
-    verifier: the name or the path by which an engine knows the target.
-    architectures: of the target's config.json.
-    tokens: that an engine drafts, unless it is told another number.
-    dtype: of the weights.
-
-  Raises:
-    ValueError: the form does not have an option of the head, or `tokens` is no
-      number of tokens.
-  """
-  check_number('tokens', tokens, 1)
-  _refuse(sizes, target)
-  method = {'proposal_type': 'greedy', 'speculative_tokens': tokens}
+  speculators.refuse(
+    sizes,
+    wrong,
+    f"train one with join = '{PAIR}', version 3 and the width of its target, "
+    f'{target.width}',
+  )
   masked = sizes.mask_token is not None
-  kind = 'peagle' if masked else 'eagle3'
-  return {
-    'architectures': ['PEagleSpeculator' if masked else 'Eagle3Speculator'],
-    'speculators_model_type': kind,
-    **({'mask_token_id': sizes.mask_token} if masked else {}),
-    'speculators_config': {
-      'algorithm': kind,
-      'default_proposal_method': 'greedy',
-      'proposal_methods': [
-        method | {'verifier_accept_k': 1, 'accept_tolerance': 0.0}
-      ],
-      'verifier': {
-        'name_or_path': verifier,
-        'architectures': list(architectures),
-      },
-    },
-    'transformer_layer_config': _layer_config(sizes, target),
-    'draft_vocab_size': sizes.draft_vocab or target.vocab_size,
-    'target_hidden_size': target.width,
-    # Of what a layer reads; ours are of what it returns.
-    'eagle_aux_hidden_state_layer_ids': [tap + 1 for tap in sizes.taps],
-    **{switch: name in sizes.norms for switch, name in _SWITCHES.items()},
-    'tie_word_embeddings': False,
-    'torch_dtype': dtype,
-  }
-
-
-def tensors(
-  sizes: Sizes, vocab: int, params: Any, dtype: str = 'float16'
-) -> dict[str, np.ndarray]:
-  """The tensors of a head by their names.
-
-  Args:
-    sizes: of the head.
-    vocab: tokens of its target.
-    params: whole weights.
-    dtype: of floats.
-  """
-  flat: Mapping[str, Any] = flax.traverse_util.flatten_dict(params, sep='/')
   names = [f'{FC_NORM}{i}.weight' for i in range(len(sizes.taps))]
   names = [*(names if 'taps' in sizes.norms else ()), 'd2t', 't2d']
-  parts_of = sources(sizes, vocab, names, _LAYER)
-  found: dict[str, np.ndarray] = {}
-  for key, source in parts_of.items():
-    value = np.asarray(flat[key])
-    if isinstance(source, Made):
-      found |= _vocabulary(value, sizes.draft_vocab)
-      continue
-    split, own = source
-    parts = split.cut(value.astype(dtype), len(own))
-    for name, part in zip(own, parts, strict=True):
-      found[name] = np.ascontiguousarray(part)
-  return found
-
-
-def _vocabulary(places: np.ndarray, count: int) -> dict[str, np.ndarray]:
-  """Which tokens of the target have a logit."""
-  here = places < count
-  ids = np.empty(count, np.int64)
-  ids[places[here]] = np.flatnonzero(here)
-  return {'d2t': ids - np.arange(count), 't2d': here}
-
-
-def write_speculators(
-  path: str | pathlib.Path,
-  sizes: Sizes,
-  params: Any,
-  target: TransformerConfig,
-  verifier: str,
-  architectures: tuple[str, ...] = (),
-  tokens: int = 4,
-  dtype: str = 'float16',
-) -> None:
-  """Writes a head into a new directory, as vLLM and SGLang read it.
-
-  Args:
-    path: the directory; it must not exist.
-    sizes: see `attributes`, likewise the others.
-    params: whole weights.
-    target: see there.
-    verifier: see there.
-    architectures: see there.
-    tokens: see there.
-    dtype: see there.
-
-  Raises:
-    ValueError: the form does not have an option of the head, or the place is
-      taken.
-  """
-  config = attributes(sizes, target, verifier, architectures, tokens, dtype)
-  folder = pathlib.Path(path)
-  if folder.exists():
-    raise ValueError(f'{folder} exists; remove it or write elsewhere')
-  arrays = tensors(sizes, target.vocab_size, params, dtype)
-  folder.mkdir(parents=True)
-  (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
-  safetensors.numpy.save_file(
-    arrays, folder / 'model.safetensors', {'format': 'pt'}
+  return speculators.Form(
+    'peagle' if masked else 'eagle3',
+    'PEagleSpeculator' if masked else 'Eagle3Speculator',
+    speculators.layer_config(
+      sizes,
+      target,
+      hidden_size=sizes.width,
+      hidden_act=sizes.activation,
+      attention_bias=sizes.qkv_bias,
+      mlp_bias=sizes.mlp_bias,
+    ),
+    {
+      **({'mask_token_id': sizes.mask_token} if masked else {}),
+      # Of what a layer reads; ours are of what it returns.
+      _IDS: [tap + 1 for tap in sizes.taps],
+      **{switch: name in sizes.norms for switch, name in _SWITCHES.items()},
+    },
+    sources(sizes, target.vocab_size, names, _LAYER),
+    sizes.draft_vocab,
   )

@@ -1,0 +1,174 @@
+"""Heads in the form of the speculators library, which vLLM and SGLang serve."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import numpy as np
+import safetensors.numpy
+
+from specjax.arguments import check_number
+from specjax.checkpoints.families import rope
+from specjax.checkpoints.families.table import Tensors
+from specjax.checkpoints.files import CONFIG, WEIGHTS
+from specjax.drafters.heads.formats import Made
+from specjax.models.config import TransformerConfig
+
+
+class Form(NamedTuple):
+  """What a head is in this form.
+
+  Attributes:
+    kind: its `speculators_model_type`.
+    architecture: its class there.
+    layer: of config.json, of its layers.
+    own: the other attributes that its kind has.
+    sources: tensors of every parameter, see `formats.Found`.
+    draft_vocab: tokens that have a logit; 0: all.
+    tokens: that an engine drafts, unless it is told another number.
+  """
+
+  kind: str
+  architecture: str
+  layer: dict[str, Any]
+  own: dict[str, Any]
+  sources: Mapping[str, Tensors | Made]
+  draft_vocab: int
+  tokens: int = 4
+
+
+def refuse(sizes: Any, wrong: Mapping[str, bool], remedy: str) -> None:
+  """Refuses a head that the form cannot say.
+
+  Args:
+    sizes: of the head.
+    wrong: whether each of its options is what the form does not have.
+    remedy: what to train instead.
+
+  Raises:
+    ValueError: names the option and the remedy.
+  """
+  for name, refused in wrong.items():
+    if refused:
+      raise ValueError(
+        f'{name} of the head is {getattr(sizes, name)!r}, which the form of '
+        f'speculators does not have: {remedy}'
+      )
+
+
+def layer_config(
+  sizes: Any, target: TransformerConfig, **own: Any
+) -> dict[str, Any]:
+  """The layers' part of config.json.
+
+  Args:
+    sizes: of the head.
+    target: of its target.
+    **own: what heads of its kind have besides.
+  """
+  rotary = rope.write_scaling(sizes.rope_scaling)
+  return {
+    'model_type': 'qwen3' if sizes.qk_norm else 'llama',
+    'vocab_size': target.vocab_size,
+    'hidden_size': target.width,
+    'intermediate_size': sizes.mlp_width,
+    'num_hidden_layers': sizes.layers,
+    'num_attention_heads': sizes.num_heads,
+    'num_key_value_heads': sizes.num_kv_heads,
+    'head_dim': sizes.head_dim,
+    'rms_norm_eps': sizes.norm_eps,
+    'max_position_embeddings': target.max_positions,
+    'tie_word_embeddings': False,
+    'rope_theta': sizes.rope_theta,
+    'rope_scaling': None if sizes.rope_scaling is None else rotary,
+    'rope_parameters': {'rope_theta': sizes.rope_theta} | rotary,
+    **own,
+  }
+
+
+def _tensors(form: Form, params: Any, dtype: str) -> dict[str, np.ndarray]:
+  """The tensors of a head by their names, floats in a type."""
+  flat: Mapping[str, Any] = flax.traverse_util.flatten_dict(params, sep='/')
+  found: dict[str, np.ndarray] = {}
+  for key, source in form.sources.items():
+    value = np.asarray(flat[key])
+    if isinstance(source, Made):
+      found |= _vocabulary(value, form.draft_vocab)
+      continue
+    split, own = source
+    parts = split.cut(value.astype(dtype), len(own))
+    for name, part in zip(own, parts, strict=True):
+      found[name] = np.ascontiguousarray(part)
+  return found
+
+
+def _vocabulary(places: np.ndarray, count: int) -> dict[str, np.ndarray]:
+  """Which tokens of the target have a logit."""
+  here = places < count
+  ids = np.empty(count, np.int64)
+  ids[places[here]] = np.flatnonzero(here)
+  return {'d2t': ids - np.arange(count), 't2d': here}
+
+
+def write(
+  path: str | pathlib.Path,
+  form: Form,
+  params: Any,
+  target: TransformerConfig,
+  verifier: str,
+  architectures: tuple[str, ...] = (),
+  tokens: int | None = None,
+  dtype: str = 'float16',
+) -> None:
+  """Writes a head into a new directory.
+
+  Args:
+    path: the directory; it must not exist.
+    form: of the head.
+    params: whole weights.
+    target: of its target.
+    verifier: the name or the path by which an engine knows the target.
+    architectures: of the target's config.json.
+    tokens: that an engine drafts, unless it is told another number; None: as
+      the form says.
+    dtype: of floats.
+
+  Raises:
+    ValueError: `tokens` is no number of tokens, or the place is taken.
+  """
+  tokens = form.tokens if tokens is None else tokens
+  check_number('tokens', tokens, 1)
+  folder = pathlib.Path(path)
+  if folder.exists():
+    raise ValueError(f'{folder} exists; remove it or write elsewhere')
+  method = {
+    'proposal_type': 'greedy',
+    'speculative_tokens': tokens,
+    'verifier_accept_k': 1,
+    'accept_tolerance': 0.0,
+  }
+  config = {
+    'architectures': [form.architecture],
+    'speculators_model_type': form.kind,
+    'speculators_config': {
+      'algorithm': form.kind,
+      'default_proposal_method': 'greedy',
+      'proposal_methods': [method],
+      'verifier': {
+        'name_or_path': verifier,
+        'architectures': list(architectures),
+      },
+    },
+    'transformer_layer_config': form.layer,
+    'draft_vocab_size': form.draft_vocab or target.vocab_size,
+    'target_hidden_size': target.width,
+    **form.own,
+    'tie_word_embeddings': False,
+    'torch_dtype': dtype,
+  }
+  arrays = _tensors(form, params, dtype)
+  folder.mkdir(parents=True)
+  (folder / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
+  safetensors.numpy.save_file(arrays, folder / WEIGHTS, {'format': 'pt'})
