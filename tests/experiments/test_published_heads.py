@@ -10,7 +10,7 @@ from specjax import checkpoints
 from specjax.bench import load
 from specjax.bench.config import Candidate, Draft
 from specjax.bench.plan import plan
-from specjax.drafters import eagle
+from specjax.drafters import dflash, eagle
 from specjax.drafters.heads import files
 from specjax.errors import UserError
 from specjax.programs import export, inspect
@@ -52,6 +52,27 @@ def test_an_exported_head_drafts_as_the_one_that_was_trained(folder, written):
     lambda a, b: bool((a == b).all()), own.params, theirs.params
   )
   assert all(jax.tree.leaves(same))
+
+
+def test_an_exported_block_drafts_as_the_one_that_was_trained(folder, tmp_path):
+  model = checkpoints.describe(folder / 'target').model
+  sizes = SIZES | {'block': 4, 'layers': 1, 'mask_token': 0}
+  del sizes['width']
+  trained = dflash.trainable(model, **sizes)
+  fingerprint = functools.partial(checkpoints.fingerprint, folder / 'target')
+  params = dflash.Head(model, dflash.sizes_of(trained.config)).init(
+    jax.random.key(0)
+  )
+  own = trained.config | {'target': fingerprint()}
+  files.save(tmp_path / 'own', own, params)
+  target = str(folder / 'target')
+  export.write(str(tmp_path / 'own'), str(tmp_path / 'to'), target, '', None)
+  host = Target(model, fingerprint=fingerprint)
+  a, b = (dflash.load(host, tmp_path / name) for name in ('own', 'to'))
+  assert a.make(3) == b.make(3)
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: (a == b).all(), a.params, b.params)
+  )
 
 
 @pytest.mark.parametrize('name', ['own', 'theirs'])

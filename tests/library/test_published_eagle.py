@@ -181,6 +181,7 @@ def test_texts_of_a_head_with_masks_are_those_of_the_target(tmp_path, shape):
   ('left_out', 'changes', 'message'),
   [
     ('mask_hidden', {}, 'of P-EAGLE, but mask_hidden is not among'),
+    ('mask_hidden', {'speculators_model_type': None}, 'but mask_hidden is not'),
     ('', {'mask_token_id': None}, 'must name the token of mask_hidden'),
     ('', {'mask_token_id': written.V}, f'of the {written.V} .*; got 23'),
     ('', {'mask_token_id': '5'}, "mask_token_id = '5'; expected a whole"),

@@ -117,6 +117,13 @@ def test_engines_draft_one_token_at_least(tmp_path, tokens):
     write(tmp_path / 'head', *make(), tokens=tokens)
 
 
+def test_engines_draft_no_more_than_a_block_says(tmp_path):
+  with pytest.raises(
+    ValueError, match='tokens is 5, but the head says 4 places'
+  ):
+    write(tmp_path / 'head', BLOCK, {}, blocks.TARGET.config, tokens=5)
+
+
 BLOCK = dflash_modules.Sizes(
   (0, 1), block=5, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=12,
   mask_token=9, rope_theta=1e6,

@@ -265,9 +265,11 @@ def _taps(files: Files, count: int) -> tuple[int, ...]:
 
 def _mask_token(files: Files, vocab: int) -> int | None:
   """The token of the masks of P-EAGLE; None where a head has no masks."""
-  apart = files.take('speculators_model_type', formats.text, '') == 'peagle'
+  told = files.attributes
+  names = told.get('speculators_model_type'), told.get('architectures')
+  masked = 'peagle' in f'{names}'.lower() or told.get('parallel_drafting')
   here = _MASK in files.tensors
-  if not here and not apart and not files.attributes.get('parallel_drafting'):
+  if not here and not masked:
     return None
   if not here:
     raise CheckpointError(

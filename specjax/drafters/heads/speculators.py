@@ -27,7 +27,7 @@ class Form(NamedTuple):
     own: the other attributes that its kind has.
     sources: tensors of every parameter, see `formats.Found`.
     draft_vocab: tokens that have a logit; 0: all.
-    tokens: that an engine drafts, unless it is told another number.
+    places: that it says at once; None: it drafts token after token.
   """
 
   kind: str
@@ -36,7 +36,7 @@ class Form(NamedTuple):
   own: dict[str, Any]
   sources: Mapping[str, Tensors | Made]
   draft_vocab: int
-  tokens: int = 4
+  places: int | None = None
 
 
 def refuse(sizes: Any, wrong: Mapping[str, bool], remedy: str) -> None:
@@ -131,15 +131,21 @@ def write(
     target: of its target.
     verifier: the name or the path by which an engine knows the target.
     architectures: of the target's config.json.
-    tokens: that an engine drafts, unless it is told another number; None: as
-      the form says.
+    tokens: that an engine drafts, unless it is told another number; None: all
+      places that the head says, or 4.
     dtype: of floats.
 
   Raises:
-    ValueError: `tokens` is no number of tokens, or the place is taken.
+    ValueError: `tokens` is no number of tokens, or more than the head says, or
+      the place is taken.
   """
-  tokens = form.tokens if tokens is None else tokens
+  tokens = (form.places or 4) if tokens is None else tokens
   check_number('tokens', tokens, 1)
+  if form.places and tokens > form.places:
+    raise ValueError(
+      f'tokens is {tokens}, but the head says {form.places} places: choose at '
+      'most as many'
+    )
   folder = pathlib.Path(path)
   if folder.exists():
     raise ValueError(f'{folder} exists; remove it or write elsewhere')
