@@ -28,8 +28,10 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
   jax.config.update('jax_enable_compilation_cache', False)
 
+# Processes that tests start do the same.
 _QUICK = 'jax_disable_most_optimizations'
 jax.config.update(_QUICK, True)
+os.environ[_QUICK.upper()] = 'true'
 
 # Accelerators round matrix products to fewer bits unless told otherwise.
 jax.config.update('jax_default_matmul_precision', 'highest')

@@ -13,7 +13,7 @@ from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
 
-QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'JAX_PLATFORMS': 'cpu'}
+CPU = {'JAX_PLATFORMS': 'cpu'}
 FLAGS = os.environ.get('XLA_FLAGS', '')
 EIGHT, FOUR = (
   {'XLA_FLAGS': f'{FLAGS} --xla_force_host_platform_device_count={n}'}
@@ -137,13 +137,13 @@ command.guard(main)
 
 
 def python(program, *flags, **environment) -> subprocess.CompletedProcess:
-  return processes.run(program, *flags, **QUICK, **environment)
+  return processes.run(program, *flags, **CPU, **environment)
 
 
 def join(coordinator, process, timeout, what='idle') -> subprocess.Popen:
   """One of two processes: the other one dies once both are there."""
   program = '-c', JOINS, coordinator, process, timeout, what
-  return processes.start(*program, **QUICK)
+  return processes.start(*program, **CPU)
 
 
 def end(process: subprocess.Popen) -> tuple[int, list[str]]:

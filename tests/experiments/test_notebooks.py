@@ -35,8 +35,7 @@ print(json.dumps({name: rows[-1][name] for name in ('mesh', 'collectives')}))
 
 
 @pytest.mark.slow
-def test_the_quick_start_runs(folder, monkeypatch):
-  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
+def test_the_quick_start_runs(folder):
   shown = notebooks.run_cells(
     QUICKSTART,
     # The predictor is a program of its own.
@@ -54,7 +53,6 @@ def test_the_quick_start_runs(folder, monkeypatch):
 @pytest.mark.slow
 def test_a_pair_of_the_hub_has_its_verdict(tmp_path, monkeypatch):
   """One with a chat template, in a cache of the Hub."""
-  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   monkeypatch.setenv('HF_HUB_CACHE', str(tmp_path / 'hub'))
   monkeypatch.setenv('HF_HUB_OFFLINE', '1')
   tiny.write_pair(tmp_path, max_positions=256)
@@ -220,10 +218,8 @@ def test_lines_of_shell_and_notebook_become_calls():
 
 
 @pytest.mark.slow
-def test_many_devices_run_without_a_tpu(tmp_path, monkeypatch):
+def test_many_devices_run_without_a_tpu():
   """On simulated ones, as the notebook says."""
-  # Most of the time goes into compiling programs that run for an instant.
-  monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   shown = notebooks.run_cells(
     FOLDER / 'cloud_tpu.ipynb', skip_tags=('install',), after={'rows': LAST_ROW}
   )

@@ -227,7 +227,6 @@ def test_texts_on_a_mesh_are_those_of_one_device(tmp_path):
   done = processes.run(
     'tests.support.pool_on_devices',
     tmp_path,
-    JAX_DISABLE_MOST_OPTIMIZATIONS='1',
     JAX_PLATFORMS='cpu',
     XLA_FLAGS=f'{os.environ.get("XLA_FLAGS", "")} {two}',
   )
