@@ -208,15 +208,12 @@ def check_format(extension: str, document: corpus.Document) -> None:
 FEW = {'click', 'fontTools', 'optax', 'pygments', 'rich'}
 
 
-@pytest.fixture(
-  scope='module', params=['few', pytest.param('all', marks=pytest.mark.slow)]
-)
-def read_from_packages(request) -> dict[str, list[corpus.Document]]:
+@pytest.fixture(scope='module')
+def read_from_packages() -> dict[str, list[corpus.Document]]:
   few = {x: y for x, y in packages.PACKAGES.items() if x in FEW}
   packages._read_modules.cache_clear()
   with pytest.MonkeyPatch.context() as patch:
-    if request.param == 'few':
-      patch.setattr(packages, 'PACKAGES', few)
+    patch.setattr(packages, 'PACKAGES', few)
     found = {
       domain: list(packages.training_documents(domain))
       for domain in corpus.DOMAINS

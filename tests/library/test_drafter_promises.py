@@ -45,8 +45,10 @@ ROUNDS = 16
 LEVEL = 1e-4 / (3 * len(DRAWING))
 # How tokens are drawn is a matter of the shape, and tested of one walker each.
 SHAPES = models.in_promises([name for name in models.SHAPES if name in DRAWING])
-# These remember what those of the same walker do, or nothing.
+# These remember what those of the same walker do, or nothing. A policy decides
+# where a draft ends, as one that stops does.
 ALIKE = (
+  'lm, two more or one less', 'lm, expected gain', 'lm, entropy', 'lm, bandit',
   'plain', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
   'windowed, tree', 'dflash, tree', 'dspark, dynamic tree',
 )  # fmt: skip

@@ -162,7 +162,10 @@ def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
 
 # Speculation is the same loop for all: one name stands for them in a quick run.
 # What these have of their own, others have too, or blocks of tokens do not see.
-ALIKE = 'gemma', 'llama', 'mistral', 'qwen2', 'qwen3', 'qwen3_moe'
+ALIKE = (
+  'deepseek_v2', 'gemma', 'glm4', 'gpt_neox', 'llama', 'mistral', 'olmo3',
+  'opt', 'phi3', 'qwen2', 'qwen3', 'qwen3_moe',
+)  # fmt: skip
 APART = [name for name in NAMES if name not in ALIKE]
 
 

@@ -240,14 +240,11 @@ def test_vectors_of_other_widths(lanes, tmp_path):
   files = [str(here / f'test_{name}.py') for name in names]
   command = [sys.executable, '-m', 'pytest', '-q', '-n', '0', *files]
   # What a width changes: products and attention, and how weights are laid out.
+  # Models are made of these.
   others = (
-    'compiled_once',
-    'without_it',
-    'texts',
-    'few_bits',
-    'accepted',
-    'file',
-  )
+    'compiled_once', 'without_it', 'texts', 'model', 'few_bits', 'accepted',
+    'file', 'refused', 'rounding', 'ends_of_a_group', 'floats_are_not_kept',
+  )  # fmt: skip
   run = subprocess.run(
     [*command, '-k', ' and '.join(f'not {name}' for name in others)],
     cwd=here.parents[1],

@@ -553,9 +553,10 @@ IN_LOOPS = slow_unless(_IN_LOOPS, SHAPES)
 # Memories are moved between rows and buffers. Those of these drafters have the
 # parts that those of another one have.
 _ALIKE = (
-  'plain', 'lm with a stop', 'chains in eight bits', 'suffix, tree',
-  'recycling, tree', 'windowed, tree', 'lm, windowed', 'dflash, tree',
-  'dspark, dynamic tree',
+  'plain', 'lm with a stop', 'lm, expected gain', 'lm, entropy',
+  'lm, dynamic tree', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
+  'windowed, tree', 'lm, windowed', 'dflash, tree', 'dspark, dynamic tree',
+  'eagle 3, dynamic tree', 'eagle 3, windowed', 'another vocabulary, tree',
   'eagle 1, published', 'eagle 3, published', 'next-token layer',
   'some tokens',
 )  # fmt: skip
