@@ -198,13 +198,16 @@ def _answers(model: Model) -> Model:
     tapped = jnp.zeros((batch, count, len(taps), c.width), logits.dtype)
     flight = caches.open_block(cache, c, mask.shape[2])
     if not isinstance(cache, caches.OwnCache):
-      heads = batch, count, c.num_kv_heads
-      new = (
-        jnp.broadcast_to(logits[:, :, None, :1], (*heads, width))
-        for width in caches.widths(c)
+
+      def rows(layer):
+        heads, *widths = caches.heads(c, layer)
+        shapes = ((batch, count, heads, width) for width in widths)
+        new = (jnp.broadcast_to(logits[:, :, None, :1], s) for s in shapes)
+        return caches.block_of_rows(*new)
+
+      flight = tuple(
+        rows(i) if isinstance(x, KV) else x for i, x in enumerate(flight)
       )
-      rows = caches.block_of_rows(*new)
-      flight = tuple(rows if isinstance(x, KV) else x for x in flight)
     return Output(logits, tapped, flight)
 
   def head(params, hidden):

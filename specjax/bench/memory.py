@@ -221,9 +221,10 @@ def _width(c: TransformerConfig, dtype: str, slots: int) -> int:
     (c.mlp_width, c.num_heads) if ours else (4 * c.width, c.num_kv_heads)
   )
   entries = 2 * mlp_width + 6 * c.width
-  entries += c.num_layers * c.num_kv_heads * sum(caches.widths(c))
+  kept = [caches.heads(c, i) for i in range(c.num_layers)]
+  entries += sum(count * (key + value) for count, key, value in kept)
   if c.latent is not None:  # Queries of latents, and what is read for them.
-    entries += 2 * heads * sum(caches.widths(c))
+    entries += 2 * heads * sum(kept[0][1:])
   wide = 12 * heads * slots
   if ours and (made := c.recurrent) is not None:
     # Floats of scores of rows among themselves, and of outputs of the maps.
@@ -584,12 +585,15 @@ def bytes_per_token(
   if not config.tied_embeddings:
     weights -= _size(params['embedding'])
   weights -= _size(params.get('position'))
+  weights -= _size(params.get('inputs', {}).get('table'))
   # An encoder reads once, before the first step.
   weights -= _size(params.get('encoder'))
   width = transformer.dtype_of(params).itemsize
   layers = range(config.num_layers)
-  slots = sum(slots_seen(config, i, used) for i in layers)
-  read = config.num_kv_heads * sum(caches.widths(config)) * slots * width
+  read = 0
+  for i in layers:
+    count, key, value = caches.heads(config, config.source(i))
+    read += count * (key + value) * slots_seen(config, i, used) * width
   # A state is read as a whole, however long the text is.
   dtype = transformer.dtype_of(params)
   state = jax.eval_shape(lambda: caches.empty(config, 1, 1, dtype))

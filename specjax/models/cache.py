@@ -42,23 +42,28 @@ def block_of(slots: int) -> int:
   return min(slots, 128) if slots <= 512 else 512
 
 
-def widths(config) -> tuple[int, int]:
-  """Returns the entries of a key and of a value in the cache of a model."""
-  if config.latent is not None:
-    return config.latent.turned, config.latent.rank
-  return config.head_dim, config.head_dim
+def heads(config, layer: int) -> tuple[int, int, int]:
+  """Returns the heads in the cache of a layer, and entries of key and value.
+
+  There is no head where the keys and values of another layer are read.
+  """
+  c = config.at(layer)
+  count = c.num_kv_heads * (c.source(layer) == layer)
+  if c.latent is not None:
+    return count, c.latent.turned, c.latent.rank
+  return count, c.head_dim, c.head_dim
 
 
 def empty(config, batch: int, slots: int, dtype) -> Cache:
   """A cache of zeros for a `TransformerConfig`."""
-  heads, (key, value) = (batch, config.num_kv_heads), widths(config)
 
   def one(layer):
     if config.has_state(layer):
       return recurrent.empty(config.recurrent, batch, dtype)
+    count, key, value = heads(config, layer)
     return KV(
-      jnp.zeros((*heads, key, slots), dtype),
-      jnp.zeros((*heads, slots, value), dtype),
+      jnp.zeros((batch, count, key, slots), dtype),
+      jnp.zeros((batch, count, slots, value), dtype),
     )
 
   return tuple(map(one, range(config.num_layers)))

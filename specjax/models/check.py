@@ -167,7 +167,6 @@ def _check_shapes(it: _Checked) -> None:
         f'model: flight must have a KV for each of the {sizes.num_layers} '
         f'layers, got {len(flight)}'
       )
-    heads, (key, value) = (batch, sizes.num_kv_heads), caches.widths(sizes)
     for i, kv in enumerate(flight):
       if isinstance(kv, RecurrentRows):
         continue
@@ -175,8 +174,9 @@ def _check_shapes(it: _Checked) -> None:
         raise ValueError(
           f'model: flight[{i}] must be a specjax.KV, got {type(kv).__name__}'
         )
-      wanted[f'flight[{i}].k'] = kv.k, (*heads, key, count)
-      wanted[f'flight[{i}].v'] = kv.v, (*heads, count, value)
+      heads, key, value = caches.heads(sizes, i)
+      wanted[f'flight[{i}].k'] = kv.k, (batch, heads, key, count)
+      wanted[f'flight[{i}].v'] = kv.v, (batch, heads, count, value)
   for name, (x, shape) in wanted.items():
     if x.shape != shape:
       raise ValueError(

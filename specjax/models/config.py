@@ -35,6 +35,8 @@ class Experts:
       its two best ones.
     best_groups: how many these are.
     scale: what the weights of the chosen ones are multiplied by.
+    beside: whether layers have a plain MLP, too. Each half is normed before
+      and after, and the router reads the stream by a norm of its own (Gemma 4).
     limit: the linear half of an expert is clamped to [-limit, limit] and has 1
       added, and its gate is clamped to at most the limit; None: no clamp.
   """
@@ -52,6 +54,7 @@ class Experts:
   groups: int = 1
   best_groups: int = 1
   scale: float = 1.0
+  beside: bool = False
 
   def __post_init__(self):
     if self.count % self.groups or not 1 <= self.best_groups <= self.groups:
@@ -160,6 +163,54 @@ class Latent:
   values: int
   queries: int | None = None
   side_by_side: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Wide:
+  """Layers whose attention has other sizes (Gemma 4).
+
+  Attributes:
+    layers: which they are, from 0.
+    num_kv_heads: of these layers.
+    head_dim: of these layers.
+    keys_as_values: whether a value is what the map of keys gives.
+  """
+
+  layers: tuple[int, ...]
+  num_kv_heads: int
+  head_dim: int
+  keys_as_values: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+  """Last layers that make no keys and values (Gemma 3n, Gemma 4).
+
+  They attend to those of the last layer that makes some and has a window, or
+  has none, as they do.
+
+  Attributes:
+    first: of these layers, from 0.
+    mlp_width: of these layers.
+  """
+
+  first: int
+  mlp_width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerInputs:
+  """A second embedding of tokens, each layer reads its own part (Gemma 3n).
+
+  Attributes:
+    width: entries of a part.
+    parts: of the table; a model without its last layers reads fewer.
+    vocab_size: tokens of the table.
+  """
+
+  width: int
+  parts: int
+  vocab_size: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,6 +342,11 @@ class TransformerConfig:
     latent: attention to latents, or None. With it `num_kv_heads` is 1,
       `head_dim` counts all entries of a head's key, and `rotary_dim` those that
       are turned, which are its last ones.
+    wide: layers whose attention has other sizes, or None; see `at`.
+    sharing: layers that make no keys and values, or None.
+    value_norm: values are normed, head by head and without a scale.
+    layer_inputs: a second embedding of tokens, for each layer, or None.
+    layer_scale: what a layer gives is multiplied by a number of its own.
     attention_gate: what attention gives is multiplied by a sigmoid of as many
       entries, which come with the queries (Qwen3-Next).
     kept: tokens that have a logit of their own, see `reduced_vocab_head`;
@@ -347,6 +403,11 @@ class TransformerConfig:
   experts: Experts | None = None
   recurrent: GatedDelta | ShortConv | None = None
   latent: Latent | None = None
+  wide: Wide | None = None
+  sharing: Sharing | None = None
+  value_norm: bool = False
+  layer_inputs: LayerInputs | None = None
+  layer_scale: bool = False
   attention_gate: bool = False
   qkv_bias: bool = False
   out_bias: bool = False
@@ -397,6 +458,27 @@ class TransformerConfig:
   def turned(self) -> int:
     """Entries of a head that rotary positions turn."""
     return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+  def at(self, layer: int) -> 'TransformerConfig':
+    """Returns the configuration with the sizes of one layer."""
+    sizes: dict[str, int] = {}
+    if self.wide is not None and layer in self.wide.layers:
+      sizes['num_kv_heads'] = self.wide.num_kv_heads
+      sizes['head_dim'] = self.wide.head_dim
+    if self.source(layer) != layer:
+      sizes['mlp_width'] = self.sharing.mlp_width
+    return dataclasses.replace(self, **sizes) if sizes else self
+
+  def source(self, layer: int) -> int:
+    """Returns the layer whose keys and values a layer attends to."""
+    if self.sharing is None or layer < self.sharing.first:
+      return layer
+    alike = (
+      i
+      for i in range(self.sharing.first)
+      if (self.window(i) is None) == (self.window(layer) is None)
+    )
+    return max(alike)
 
   def turns(self, layer: int) -> bool:
     """Returns true if rotary positions turn queries and keys of a layer."""

@@ -62,7 +62,8 @@ class Experts(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x, seen=None):
+    """Returns the sum; `seen` [..., E] is what the router reads, if not x."""
     c, e = self.config, self.config.experts
 
     def declare(name, shape, axes, scale):
@@ -95,7 +96,7 @@ class Experts(nn.Module):
       )
     rows = x.reshape(-1, c.width)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
-    scores = rows @ router
+    scores = (rows if seen is None else seen.reshape(rows.shape)) @ router
     if e.bias:
       scores += declare('router_b', (e.count,), (None,), 0.02)
     shift = None
@@ -106,6 +107,9 @@ class Experts(nn.Module):
       weight /= weight.sum(-1, keepdims=True)
     if e.scale != 1:
       weight *= e.scale
+    if e.beside:
+      gain = declare('router_gain', (e.count,), (None,), 0.02)
+      weight *= gain.astype(dtype)[chosen]
     weight = weight.astype(x.dtype)
     # Kept by those alone who ask for it, see `transformer.choose_experts`.
     self.sow('intermediates', 'chosen', chosen.reshape(*x.shape[:-1], -1))

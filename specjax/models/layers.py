@@ -23,6 +23,7 @@ class Norm(nn.Module):
   config: TransformerConfig
   width: int | None = None  # of what is normed, by default the model's
   axis: str = 'head'  # logical, of another width than the model's
+  scaled: bool = True
 
   @nn.compact
   def __call__(self, x):
@@ -31,7 +32,9 @@ class Norm(nn.Module):
     shape = (self.width or c.width,)
     axis = (self.axis if self.width else 'width',)
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
-    scale = self.param('scale', declare(start, axis), shape)
+    scale = jnp.ones(shape, x.dtype)
+    if self.scaled:
+      scale = self.param('scale', declare(start, axis), shape)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     # What is normed in 16 bits is rounded before it is scaled.
     early = c.norm_plus_one or x.dtype == y.dtype
@@ -93,20 +96,22 @@ class Layer(nn.Module):
     at,
     bias=None,
     reads=None,
+    inputs=None,
   ):
     """The stream [B, T, E] after the layer, and the block's keys and values.
 
     Args:
       x: [B, T, E] the stream.
       positions: see `transformer.Transformer`, also for the next five.
-      cache: of this layer.
+      cache: of this layer, or of the one whose keys and values it attends to.
       length: of the cache.
       mask: of the block.
-      flight: of this layer.
+      flight: likewise.
       at: row of the block.
       bias: of relative positions.
       reads: [B, T, any width] what attention reads instead of the normed
         stream: heads join more to it.
+      inputs: [B, T, their width] of this layer, see `LayerInputs`.
     """
     c = self.config
     y, new = jnp.zeros((), x.dtype), flight
@@ -135,9 +140,18 @@ class Layer(nn.Module):
       if not maps:
         return x, new
       y = self._mlp(self._normed('norm2', x))
+      if c.experts is not None and c.experts.beside:
+        y = Norm(c, name='post_dense')(y) + self._experts_beside(x)
       if c.post_norms:
         y = Norm(c, name='post2')(y)
-    return x + self._scaled(y), new
+      x += self._scaled(y)
+      if inputs is not None:
+        x += self._read_inputs(x, inputs)
+      if c.layer_scale:
+        declare = nn.with_logical_partitioning
+        start = declare(nn.initializers.ones, (None,))
+        x *= self.param('layer_scale', start, (1,))
+    return x, new
 
   def _normed(self, name, x):
     """The stream as attention or the MLP reads it."""
@@ -167,25 +181,32 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     queries = c.group * (2 if c.attention_gate else 1)
+    makes = self._makes()
     qkv = Linear(
       x.shape[-1],
-      (c.num_kv_heads, queries + 2, c.head_dim),
+      (c.num_kv_heads, queries + len(makes) - 1, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
       x.shape[-1] ** -0.5,
       c.device.rows,
-      name='qkv',
+      name=makes,
     )(x)
+    if makes == 'q':
+      return self._queries(qkv, positions), None, None
     q, k, v = jnp.split(qkv, (queries, queries + 1), -2)
+    if makes == 'qk':
+      v = k
+    if c.value_norm:
+      v = Norm(c, c.head_dim, scaled=False)(v)
     gate = None
     if c.attention_gate:  # A query, and what it is multiplied by, in turns.
       pairs = q.reshape(b, t, c.num_kv_heads, c.group, 2, c.head_dim)
       q, gate = pairs[..., 0, :], pairs[..., 1, :]
-      qkv = jnp.concatenate([q, k, v], -2)
     if c.qk_norm and not c.qk_norm_last:
       q, k = self._norm_heads(q, k)
-      qkv = jnp.concatenate([q, k, v], -2)
     if c.native and qkv.dtype.name in native.DTYPES and not c.qk_norm_last:
+      if c.qk_norm or c.attention_gate or c.value_norm or makes == 'qk':
+        qkv = jnp.concatenate([q, k, v], -2)
       q, new = self._heads_of_kernel(qkv, positions)
     else:
       if c.turns(self.index):
@@ -197,6 +218,23 @@ class Layer(nn.Module):
       q = scale_queries(c, q)
       new = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
     return grow_queries(c, q, positions), new, gate
+
+  def _makes(self) -> str:
+    """Returns which of queries, keys and values the first map makes."""
+    c = self.config
+    if c.source(self.index) != self.index:
+      return 'q'
+    wide = c.wide is not None and self.index in c.wide.layers
+    return 'qk' if wide and c.wide.keys_as_values else 'qkv'
+
+  def _queries(self, q, positions):
+    """Returns scaled queries of a layer without keys and values of its own."""
+    c = self.config
+    if c.qk_norm:
+      q = Norm(c, c.head_dim, name='q_norm')(q)
+    if c.turns(self.index):
+      q = rotary.rotate(q, positions, *self._rotation())
+    return scale_queries(c, q)
 
   def _attention(self, x, positions, cache, length, mask, flight, at, bias):
     c = self.config
@@ -211,7 +249,10 @@ class Layer(nn.Module):
       )
       q, new, up = heads(x, positions, turn)
       q = grow_queries(c, scale_queries(c, q), positions)
-    if flight is not None:
+    shares = new is None
+    if shares:  # The block has the rows of these tokens already.
+      new = flight
+    elif flight is not None:
       new = caches.put(flight, new, at)
     sink = None
     if c.sink_logits:
@@ -237,6 +278,8 @@ class Layer(nn.Module):
     if up is not None:  # Latents that were read, as values of each head.
       y = jnp.einsum('bthr,hvr->bthv', y[:, :, 0], up)
     y = y.reshape(b, t, -1).astype(x.dtype)
+    if shares:  # No head, as in the cache of the layer.
+      new = jax.tree.map(lambda z: z[:, :0], new)
     return self._out('out', y.shape[-1], ('heads', 'width'), c.out_bias)(y), new
 
   def _norm_heads(self, q, k):
@@ -297,9 +340,32 @@ class Layer(nn.Module):
       frequency = np.pad(frequency, (0, c.head_dim // 2 - len(frequency)))
     return frequency, amplitude
 
+  def _experts_beside(self, x):
+    """Returns what experts add to the plain MLP; see `config.Experts`."""
+    c = self.config
+    seen = Norm(c, name='norm_router')(x) * c.width**-0.5
+    y = Experts(c, name='experts')(Norm(c, name='norm_experts')(x), seen)
+    return Norm(c, name='post_experts')(y)
+
+  def _read_inputs(self, x, inputs):
+    """Returns what the second embedding adds to the stream."""
+    c = self.config
+    y = Linear(
+      c.width,
+      (inputs.shape[-1],),
+      ('width', None),
+      False,
+      c.width**-0.5,
+      c.device.rows,
+      name='inputs_gate',
+    )(x)
+    y = c.activation(y) * inputs
+    y = self._out('inputs_out', inputs.shape[-1], (None, 'width'), False)(y)
+    return Norm(c, name='post_inputs')(y)
+
   def _mlp(self, x):
     c = self.config
-    if c.is_sparse(self.index):
+    if c.is_sparse(self.index) and not c.experts.beside:
       y = Experts(c, name='experts')(x)
       if not c.experts.shared:
         return y
@@ -340,3 +406,32 @@ class Layer(nn.Module):
     return Linear(
       inputs, (c.width,), axes, bias, scale, c.device.rows, name=name
     )
+
+
+class LayerInputs(nn.Module):
+  """The second embedding of tokens; see `config.LayerInputs`."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, tokens, x):
+    """Inputs [B, T, layers, their width] of tokens [B, T] embedded as x."""
+    c, s = self.config, self.config.layer_inputs
+    start = nn.initializers.normal(s.width**-0.5)
+    table = self.param(
+      'table',
+      nn.with_logical_partitioning(start, ('vocab', None)),
+      (s.vocab_size, s.parts * s.width),
+    )
+    y = Linear(
+      c.width,
+      (s.parts, s.width),
+      ('width', None, None),
+      False,
+      c.width**-0.5,
+      c.device.rows,
+      name='map',
+    )(x)
+    y = Norm(c, s.width, name='norm')(y * c.width**-0.5)
+    own = jnp.take(table, tokens, 0, mode='clip').reshape(y.shape)
+    return (y + own * s.width**0.5) * 2**-0.5

@@ -123,8 +123,9 @@ def parting(model: Model, params: Weights) -> str:
     if part:
       return f'the model has {name}'
   kernel = config.attention is cache_attention.kernel
-  if not kernel or not native.attends(config.head_dim, native.COLUMNS):
-    return f'heads of {config.head_dim} entries are not attended by the kernel'
+  for size in {config.at(i).head_dim for i in range(config.num_layers)}:
+    if not kernel or not native.attends(size, native.COLUMNS):
+      return f'heads of {size} entries are not attended by the kernel'
   table = params['embedding']
   head = table.head if isinstance(table, linear.Table) else table
   if config.tied_embeddings and not linear.is_blocked(head):

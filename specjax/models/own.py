@@ -63,6 +63,15 @@ class Sizes:
   attention: ClassVar[CacheAttention] = staticmethod(CPU.attention)
   native: ClassVar[bool] = False
 
+  def at(self, layer: int) -> 'Sizes':
+    """Returns the sizes of a layer: all have the same."""
+    del layer  # Unused.
+    return self
+
+  def source(self, layer: int) -> int:
+    """Returns the layer: each has keys and values of its own."""
+    return layer
+
   def has_state(self, layer: int) -> bool:
     """Returns false: a layer of the loop's cache has keys and values."""
     return False

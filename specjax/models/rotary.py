@@ -72,6 +72,24 @@ class Linear:
 
 
 @dataclasses.dataclass(frozen=True)
+class Proportional:
+  """The highest frequencies alone; other entries stay (Gemma 4).
+
+  Attributes:
+    part: of the frequencies.
+    factor: that they are divided by.
+  """
+
+  part: float
+  factor: float = 1.0
+
+  def __call__(self, theta, dim, longest):
+    del longest  # Unused.
+    kept = np.arange(dim // 2) < int(self.part * dim // 2)
+    return np.where(kept, frequencies(theta, dim) / self.factor, 0), 1.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Dynamic:
   """A base that grows with the text once it is longer than in training.
 

@@ -28,7 +28,7 @@ from specjax.models.attention import (
 )
 from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
-from specjax.models.layers import Layer, Norm
+from specjax.models.layers import Layer, LayerInputs, Norm
 from specjax.models.linear import (
   declare_weight,
   embed,
@@ -94,7 +94,11 @@ class Transformer(nn.Module):
         declare(nn.initializers.normal(0.02), (None, 'width')),
         (c.max_positions + c.position_offset, c.width),
       )
-    self.layers = [Layer(c, i, name=f'layer{i}') for i in range(c.num_layers)]
+    self.layers = [
+      Layer(c.at(i), i, name=f'layer{i}') for i in range(c.num_layers)
+    ]
+    if c.layer_inputs is not None:
+      self.inputs = LayerInputs(c)
     self.norm = Norm(c, name='norm')
     if c.relative is not None:
       self.relative = RelativeCurve(c)
@@ -153,17 +157,21 @@ class Transformer(nn.Module):
     if c.relative is not None:
       curve = self.relative()
       bias = Bias(curve, look_up(curve, distance(mask)))
+    inputs = None if c.layer_inputs is None else self.inputs(tokens, x)
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
+      source = c.source(i)
+      block = new if source < i else flight
       x, kv = layer(
         x,
         positions,
-        None if cache is None else cache[i],
+        None if cache is None else cache[source],
         length,
         mask,
-        None if flight is None else flight[i],
+        None if block is None else block[source],
         at,
         bias,
+        inputs=None if inputs is None else inputs[:, :, i],
       )
       new.append(kv)
       if i in taps:
@@ -244,7 +252,8 @@ def shardings(config: TransformerConfig, placement: Placement):
   )
   # Query heads go with the keys they read. Split without these, the compiler
   # would split the cache for them, and gather it again at every step.
-  whole = placement.keeps_whole('kv_heads', config.num_kv_heads)
+  counts = {config.at(i).num_kv_heads for i in range(config.num_layers)}
+  whole = any(placement.keeps_whole('kv_heads', count) for count in counts)
 
   def place(box):
     axes = [None if whole and x == 'heads' else x for x in box.names]

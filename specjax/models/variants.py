@@ -127,7 +127,18 @@ def without(
     model: the model; its parameters stay as they are.
     attention: layers whose attention is left out, from 0.
     mlp: layers whose MLP is.
+
+  Raises:
+    ValueError: other layers read the keys and values of one of these.
   """
+  config = _ours(model, 'attention')
+  for i in range(config.num_layers):
+    source = config.source(i)
+    if source != i and source in attention and i not in attention:
+      raise ValueError(
+        f'attention: layer {i} attends to the keys and values of layer '
+        f'{source}, which cannot be left out: leave out other layers'
+      )
   return _changed(model, without_attention=attention, without_mlp=mlp)
 
 

@@ -282,11 +282,11 @@ def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
   assert model.config == dataclasses.replace(text.config, tied_embeddings=tied)
   assert_same(params, expected)
   assert checkpoints.eos_ids(path) == (1, 2)
-  rewrite(path, lambda x: x | {'audio_tower.weight': np.ones(3, np.float32)})
-  with pytest.raises(CheckpointError, match='audio_tower'):
+  rewrite(path, lambda x: x | {'speech_tower.weight': np.ones(3, np.float32)})
+  with pytest.raises(CheckpointError, match='speech_tower'):
     checkpoints.load(path)
-  (path / 'config.json').write_text(json.dumps(config | {'audio_config': {}}))
-  with pytest.raises(CheckpointError, match='audio_config'):
+  (path / 'config.json').write_text(json.dumps(config | {'speech_config': {}}))
+  with pytest.raises(CheckpointError, match='speech_config'):
     checkpoints.load(path)
 
 

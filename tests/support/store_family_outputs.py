@@ -41,6 +41,7 @@ def build(name: str, seed: int, **options):
     model = transformers.AutoModelForImageTextToText.from_config(config)
   else:
     model = transformers.AutoModelForCausalLM.from_config(config)
+  plus_one = 'gemma' in name and 'gemma4' not in name
   torch.manual_seed(seed)
   with torch.no_grad():
     for key, p in model.named_parameters():
@@ -50,15 +51,17 @@ def build(name: str, seed: int, **options):
         start = 1.0 if one and key.endswith('weight') else 0.0
         if tied and key == 'decoder.final_layer_norm.weight':
           start = 4.0  # The head divides by the root of the width.
-        if any(kind in name for kind in ('gemma', 'qwen3_next', 'qwen3_5')):
+        if plus_one or any(kind in name for kind in ('qwen3_next', 'qwen3_5')):
           # Their norms scale by 1 + x, but for those behind a state.
           start = 1.0 if 'linear_attn.norm' in key else 0.0
+        if 'gemma4' in name and 'q_norm' in key:
+          start = 0.1  # Nothing else makes its scores small.
         x = 0.3 * x + start
       elif 'relative' in key:
         x *= 1.5
       elif any(part in key for part in ('embed_', 'wte', 'wpe', 'shared')):
         # Small beside what the layers add, or tied heads repeat the input.
-        x *= 0.2 if 'gemma' in name else 0.3
+        x *= 0.2 if plus_one else 0.3
       else:
         large = any(part in key for part in ('head', '.o.', '.wo.'))
         x *= (3.0 if large else 1.5) * p.shape[-1] ** -0.5
@@ -66,6 +69,8 @@ def build(name: str, seed: int, **options):
     for key, p in model.named_buffers():
       if key.endswith(('e_score_correction_bias', 'expert_bias')):
         p.copy_((0.3 * torch.randn_like(p)).half().float())
+      elif key.endswith('layer_scalar'):
+        p.copy_((1 + 0.3 * torch.randn_like(p)).half().float())
   return model.eval()
 
 

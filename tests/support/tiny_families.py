@@ -20,6 +20,7 @@ _LLAMA = dict(
 )
 _NO_HEAD_DIM = {k: v for k, v in _LLAMA.items() if k != 'head_dim'}
 _ROPE = {'rope_theta': 500.0}
+_TYPES_OF_LAYERS = ['sliding_attention', 'full_attention']
 _SMALL = dict(vocab_size=VOCAB, max_position_embeddings=64)
 
 # A text of any length has distances beyond the longest.
@@ -116,6 +117,22 @@ OPTIONS = {
       'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
     },
   ),
+  'gemma4_text': _LLAMA
+  | dict(
+    num_hidden_layers=4,
+    sliding_window=5,
+    layer_types=_TYPES_OF_LAYERS[::-1] + _TYPES_OF_LAYERS,
+    global_head_dim=16,
+    hidden_size_per_layer_input=6,
+    vocab_size_per_layer_input=VOCAB,
+    num_kv_shared_layers=2,
+    use_double_wide_mlp=True,
+    rope_parameters={
+      'full_attention': _ROPE
+      | dict(rope_type='proportional', partial_rotary_factor=0.5),
+      'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
+    },
+  ),
   'gpt_neo': dict(
     **_SMALL,
     hidden_size=20,
@@ -184,6 +201,12 @@ OPTIONS |= {
     **OPTIONS['gemma3_text'],
   )
   | dict(mm_tokens_per_image=4),
+  'gemma4': _sees(
+    dict(_SIGHT, model_type='gemma4_vision', head_dim=8, num_key_value_heads=2),
+    'gemma4_text',
+    **OPTIONS['gemma4_text'],
+  )
+  | dict(audio_config=None),
   'idefics3': _sees(
     dict(_SIGHT, model_type='idefics3_vision'),
     'llama',
@@ -245,7 +268,6 @@ _ROPED = dict(_LLAMA, rope_parameters=_ROPE)
 _YARN = _ROPE | dict(
   rope_type='yarn', factor=4.0, original_max_position_embeddings=16
 )
-_TYPES_OF_LAYERS = ['sliding_attention', 'full_attention']
 _HALF = _LLAMA | dict(
   head_dim=8, rope_parameters=_ROPE | dict(partial_rotary_factor=0.5)
 )
@@ -403,6 +425,14 @@ SWITCHES = {
   'gemma': [_UNTIED, {'attention_bias': True}],
   'gemma2': [_TIED, {'attn_logit_softcapping': None}],
   'gemma3_text': [{'final_logit_softcapping': 7.0}, _TIED],
+  'gemma4_text': [
+    _UNTIED | {'attention_bias': True},
+    {'num_global_key_value_heads': 1, 'attention_k_eq_v': True},
+    {'hidden_size_per_layer_input': 0, 'num_kv_shared_layers': 0}
+    | {'final_logit_softcapping': 7.0, 'use_bidirectional_attention': 'vision'},
+    {'enable_moe_block': True, 'num_experts': 5, 'top_k_experts': 2}
+    | {'moe_intermediate_size': 8, 'use_double_wide_mlp': False},
+  ],
   'gpt_neo': [_UNTIED, {'window_size': 6}],
   'mixtral': [{'num_local_experts': 40}, {'sliding_window': None}],
   'qwen3_moe': [{'norm_topk_prob': True}, {'decoder_sparse_step': 2}],
@@ -411,6 +441,7 @@ SWITCHES = {
   ],
   't5_v1_1': [{'feed_forward_proj': 'gated-silu', 'd_kv': 3}],
   'gemma3': [_UNTIED],
+  'gemma4': [],
   'idefics3': [_TIED],
   'internvl': [_UNTIED],
   'llava': [_TIED],

@@ -32,7 +32,13 @@ from specjax.checkpoints.families.dense import (
   STABLELM,
   STARCODER2,
 )
-from specjax.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
+from specjax.checkpoints.families.gemma import (
+  GEMMA,
+  GEMMA2,
+  GEMMA3,
+  GEMMA4,
+  VAULTGEMMA,
+)
 from specjax.checkpoints.families.gpt import GPT2, GPT_NEO, GPT_NEOX, OPT
 from specjax.checkpoints.families.gpt_oss import GPT_OSS
 from specjax.checkpoints.families.hybrid import (
@@ -78,6 +84,7 @@ FAMILIES = {
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
     GPT_NEO,
     MIXTRAL,
     QWEN3_MOE,

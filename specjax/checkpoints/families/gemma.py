@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3 (text), and VaultGemma, whose norms are before alone."""
+"""Gemma 1, 2, 3 and 4 (text), and VaultGemma, whose norms are before alone."""
 
 import math
 
@@ -10,8 +10,19 @@ from specjax.checkpoints.families.llama import (
   like,
   usual_rows,
 )
-from specjax.checkpoints.families.table import Family, Row, scale
+from specjax.checkpoints.families.table import (
+  HEADS,
+  KEEP,
+  LINEAR,
+  Family,
+  Row,
+  Tensors,
+  TensorSplit,
+  linear,
+  scale,
+)
 from specjax.checkpoints.families.values import attribute, derive, take
+from specjax.models.config import Experts, LayerInputs, Sharing, Wide
 
 _LAYER = 'model.layers.{}.'
 # Norms before and after attention and MLP have names of their own.
@@ -85,13 +96,21 @@ def _write_scale(config):
   return {'query_pre_attn_scalar': whole if exact else value}
 
 
-def _rows(max_positions: int, *more: Row, **options) -> tuple[Row, ...]:
-  """Returns the rows of the second and the third version."""
+_SCORES = Row(_read_scale, _write_scale)
+
+
+def _rows(
+  max_positions: int,
+  *more: Row,
+  scores: tuple[Row, ...] = (_SCORES,),
+  **options,
+) -> tuple[Row, ...]:
+  """Returns the rows of the second and later versions."""
   return usual_rows(
     max_positions,
     _EMBEDDING_ROW,
     BIAS,
-    Row(_read_scale, _write_scale),
+    *scores,
     *more,
     activation=_activation_row('hidden_activation'),
     tied=True,
@@ -153,4 +172,209 @@ GEMMA3 = like(
   only=_ONLY | {'attn_logit_softcapping': None},
   # Written beside the types of the layers, which say more.
   harmless=frozenset({'_sliding_window_pattern'}),
+)
+
+
+def _read_wide(rest, known):
+  """Layers without a window have heads of other sizes."""
+  windows = known['windows'] or (None,) * known['num_layers']
+  if windows[-1] is not None:
+    raise ValueError('layer_types: the last one must be full_attention')
+  layers = tuple(i for i, window in enumerate(windows) if window is None)
+  alike = take(rest, 'attention_k_eq_v', values.flag, False)
+  width = take(rest, 'global_head_dim', values.size, 512)
+  heads = take(rest, 'num_global_key_value_heads', values.size, None)
+  count = heads if alike and heads else known['num_kv_heads']
+  given = rest.pop('per_layer_config', None)
+  if given is None:
+    return {'wide': Wide(layers, count, width, alike)}
+  if not isinstance(given, dict) or {*given} != {*map(str, layers)}:
+    raise ValueError(
+      f'unsupported config attribute per_layer_config = {given!r}; expected '
+      f'sizes of the layers with full_attention, {layers}, alone'
+    )
+  sizes = [dict(given[str(i)]) for i in layers]
+  if any(one != sizes[0] for one in sizes):
+    raise ValueError('per_layer_config: the layers must have the same sizes')
+  own = sizes[0]
+  width = take(own, 'head_dim', values.size, known['head_dim'])
+  count = take(own, 'num_key_value_heads', values.size, known['num_kv_heads'])
+  if own:
+    raise ValueError(f'per_layer_config: {sorted(own)} cannot differ by layer')
+  return {'wide': Wide(layers, count, width, alike)}
+
+
+def _write_wide(config):
+  wide = config.wide
+  if wide is None:
+    raise ValueError('wide = None')
+  sizes = {'head_dim': wide.head_dim, 'num_key_value_heads': wide.num_kv_heads}
+  return {
+    'attention_k_eq_v': wide.keys_as_values,
+    'per_layer_config': {str(i): sizes for i in wide.layers},
+  }
+
+
+def _read_sharing(rest, known):
+  count = take(rest, 'num_kv_shared_layers', values.index, 0)
+  double = take(rest, 'use_double_wide_mlp', values.flag, False)
+  if not count:
+    return {'sharing': None}
+  layers, windows = known['num_layers'], known['windows']
+  first = layers - count
+  kinds = [window is None for window in windows or [None] * layers]
+  if not {*kinds[first:]} <= {*kinds[: max(first, 0)]}:
+    raise ValueError(
+      f'unsupported config attribute num_kv_shared_layers = {count}; expected '
+      'fewer: a layer of each kind must come before them'
+    )
+  return {'sharing': Sharing(first, known['mlp_width'] * (1 + double))}
+
+
+def _write_sharing(config):
+  shared = config.sharing
+  return {
+    'num_kv_shared_layers': config.num_layers - shared.first if shared else 0,
+    'use_double_wide_mlp': bool(
+      shared and shared.mlp_width == 2 * config.mlp_width
+    ),
+  }
+
+
+def _read_inputs(rest, known):
+  width = take(rest, 'hidden_size_per_layer_input', values.index, 256)
+  vocab = take(rest, 'vocab_size_per_layer_input', values.index, 262144)
+  made = LayerInputs(width, known['num_layers'], vocab) if width else None
+  return {'layer_inputs': made}
+
+
+def _write_inputs(config):
+  inputs = config.layer_inputs
+  return {
+    'hidden_size_per_layer_input': inputs.width if inputs else 0,
+    'vocab_size_per_layer_input': inputs.vocab_size if inputs else 0,
+  }
+
+
+_EXPERTS = {
+  'num_experts': 'count',
+  'top_k_experts': 'chosen',
+  'moe_intermediate_size': 'width',
+}
+
+
+def _read_experts(rest, known):
+  del known  # Unused.
+  if not take(rest, 'enable_moe_block', values.flag, False):
+    for name in _EXPERTS:
+      rest.pop(name, None)
+    return {'experts': None}
+  sizes = {ours: take(rest, n, values.size) for n, ours in _EXPERTS.items()}
+  return {'experts': Experts(**sizes, beside=True)}
+
+
+def _write_experts(config):
+  if config.experts is None:
+    return {'enable_moe_block': False}
+  sizes = {n: getattr(config.experts, x) for n, x in _EXPERTS.items()}
+  return {'enable_moe_block': True} | sizes
+
+
+def _read_sight(rest, known):
+  del known  # Unused.
+  # Tokens of images alone see later ones.
+  sees = rest.pop('use_bidirectional_attention', None)
+  if sees not in (None, 'vision'):
+    raise ValueError(
+      f'unsupported config attribute use_bidirectional_attention = {sees!r}; '
+      "expected null or 'vision'"
+    )
+  return {}
+
+
+_TWO_BASES = rope.two_bases_row(
+  1e6, 1e4, allowed=(*rope.OF_TEXTS, 'proportional')
+)
+
+
+def _read_rope(rest, known):
+  part = {'rope_type': 'proportional', 'partial_rotary_factor': 0.25}
+  rest['rope_parameters'] = rest.get('rope_parameters') or {
+    'full_attention': part
+  }
+  return _TWO_BASES.read(rest, known)
+
+
+def _write_rope(config):
+  # Its first readers know no other place.
+  return {'rope_parameters': _TWO_BASES.write(config)['rope_parameters']}
+
+
+_QUERIES, _KEYS = (_LAYER + f'self_attn.{x}_proj' for x in 'qk')
+# Queries and keys that are values, too, and queries alone: [G, .., D].
+_QK = TensorSplit(lambda x: (x[..., :-1, :], x[..., -1:, :]), 3)
+_Q = TensorSplit(lambda x: (x,), 3)
+_MIXTURE = {
+  'post_dense': 'post_feedforward_layernorm_1',
+  'post_experts': 'post_feedforward_layernorm_2',
+  'norm_experts': 'pre_feedforward_layernorm_2',
+}
+
+GEMMA4 = like(
+  GEMMA,
+  'gemma4_text',
+  'Gemma4ForCausalLM',
+  rows=_rows(
+    131072,
+    _cap_row('final_logit_softcapping', 'logit_cap', None),
+    scores=(),
+    rotary=Row(_read_rope, _write_rope),
+    layers=(
+      values.window_by_layer_row(512, lambda layer, _: bool((layer + 1) % 6)),
+      Row(_read_wide, _write_wide),
+      Row(_read_sharing, _write_sharing),
+      Row(_read_inputs, _write_inputs),
+      Row(_read_experts, _write_experts),
+      Row(_read_sight, lambda config: {}),
+    ),
+    vocab_size=262144,
+    hidden_size=2304,
+    intermediate_size=9216,
+    num_hidden_layers=30,
+    num_attention_heads=8,
+  ),
+  fixed={
+    'post_norms': True,
+    'qk_norm': True,
+    'value_norm': True,
+    'layer_scale': True,
+    'query_scale': 1.0,
+  },
+  sources=SOURCES
+  | _NORMS
+  | linear('layer{}/qk', _QK, _QUERIES, _KEYS)
+  | linear('layer{}/q', _Q, _QUERIES)
+  | linear('layer{}/inputs_gate', LINEAR, _LAYER + 'per_layer_input_gate')
+  | linear('layer{}/inputs_out', LINEAR, _LAYER + 'per_layer_projection')
+  | scale(_LAYER + 'post_per_layer_input_norm', 'layer{}/post_inputs')
+  | linear('inputs/map', HEADS, 'model.per_layer_model_projection')
+  | scale('model.per_layer_projection_norm', 'inputs/norm')
+  | {
+    name: tensors
+    for ours, theirs in _MIXTURE.items()
+    for name, tensors in scale(_LAYER + theirs, f'layer{{}}/{ours}').items()
+  }
+  | {
+    ours: Tensors(split, (name,))
+    for ours, split, name in (
+      ('inputs/table', KEEP, 'model.embed_tokens_per_layer.weight'),
+      ('layer{}/layer_scale', KEEP, _LAYER + 'layer_scalar'),
+      ('layer{}/norm_router/scale', KEEP, _LAYER + 'router.scale'),
+      ('layer{}/experts/router', LINEAR, _LAYER + 'router.proj.weight'),
+      ('layer{}/experts/router_gain', KEEP, _LAYER + 'router.per_expert_scale'),
+      ('layer{}/experts/up', HEADS, _LAYER + 'experts.gate_up_proj'),
+      ('layer{}/experts/down', LINEAR, _LAYER + 'experts.down_proj'),
+    )
+  },
+  only={},
 )

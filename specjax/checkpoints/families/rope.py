@@ -78,6 +78,7 @@ _NAMES = {
   'truncate': 'truncate',
   'short': 'short_factor',
   'long': 'long_factor',
+  'part': 'partial_rotary_factor',
 }
 # The class of each type, and how it is read from the parameters and the longest
 # sequence of the checkpoint.
@@ -97,10 +98,17 @@ SCALINGS = {
   'yarn': (rotary.Yarn, _read_yarn),
   'longrope': (rotary.LongRope, _read_long),
   'su': (rotary.LongRope, _read_long),  # In the first files of Phi-3.
+  'proportional': (
+    rotary.Proportional,
+    lambda inner, _: rotary.Proportional(
+      take(inner, 'partial_rotary_factor', number, 1.0),
+      take(inner, 'factor', number, 1.0),
+    ),
+  ),
   # Several axes, on which a text has the same positions.
   'mrope': (type(None), lambda inner, longest: None),
 }
-OF_TEXTS = tuple(name for name in SCALINGS if name != 'mrope')
+OF_TEXTS = tuple(x for x in SCALINGS if x not in ('mrope', 'proportional'))
 
 
 def write_scaling(scaling: rotary.Scaling | None) -> dict[str, Any]:
@@ -280,7 +288,10 @@ def rope_row(
 
 
 def two_bases_row(
-  base: float, local_base: float, local_name: str | None = None
+  base: float,
+  local_base: float,
+  local_name: str | None = None,
+  allowed: tuple[str, ...] = OF_TEXTS,
 ) -> Row:
   """Row of layers with a window that have a base of their own, unscaled.
 
@@ -288,6 +299,7 @@ def two_bases_row(
     base: its default.
     local_base: default of the base in layers with a window.
     local_name: of this base outside of `rope_parameters`.
+    allowed: types of scaling.
   """
 
   def read(rest, known):
@@ -311,7 +323,7 @@ def two_bases_row(
     fields = {
       'rope_theta': theta,
       'local_rope_theta': local_theta,
-      'rope_scaling': read_scaling(wide, longest, OF_TEXTS, theta, dim),
+      'rope_scaling': read_scaling(wide, longest, allowed, theta, dim),
     }
     read_scaling(near, longest, ('default',), local_theta, dim)
     others = {'full_attention', 'sliding_attention'}

@@ -32,8 +32,8 @@ class TensorSplit(NamedTuple):
   outputs: axes of a part, the last ones, that are the outputs of a linear map.
     What comes before are inputs: none for a bias, one for a weight. 0 means
     that the tensor is the part itself.
-  transpose: whether tensors of weights are [out, in] (PyTorch's Linear) or
-    [in, out] as ours are.
+  transpose: whether tensors of weights are [.., out, in] (PyTorch's Linear) or
+    [.., in, out] as ours are.
   """
 
   views: Callable[[Any], tuple[Any, ...]]
@@ -46,7 +46,7 @@ class TensorSplit(NamedTuple):
     return (*part.shape[:split], math.prod(part.shape[split:]))
 
   def _turn(self, x):
-    return x.T if self.transpose and x.ndim == 2 else x
+    return x.swapaxes(-1, -2) if self.transpose and x.ndim > 1 else x
 
   def cut(self, x: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
     """Returns the `count` tensors of a parameter; copies only where it must."""
@@ -66,8 +66,9 @@ class TensorSplit(NamedTuple):
     flat = [self._shape(part) for part in parts]
     if count < len(parts):
       flat = [(*flat[0][:-1], sum(s[-1] for s in flat))]
-    turn = self.transpose
-    return tuple(s[::-1] if turn and len(s) == 2 else s for s in flat)
+    if not self.transpose:
+      return tuple(flat)
+    return tuple(s[:-2] + s[-2:][::-1] for s in flat)
 
   def pieces(self, shape: tuple[int, ...], count: int, cut):
     """Finds a part x[cut] of a parameter in its tensors.
@@ -97,8 +98,8 @@ class TensorSplit(NamedTuple):
         end = begin + part.shape[split] * inner
         side = slice(begin + first * inner, begin + last * inner)
         index = [*index[:split], side]
-        if self.transpose and len(index) == 2:
-          index.reverse()
+        if self.transpose:
+          index[-2:] = index[-2:][::-1]
       indices.append(tuple(index))
     return [indices] if count == 1 else [[index] for index in indices]
 

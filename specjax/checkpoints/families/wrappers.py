@@ -1,4 +1,4 @@
-"""Models that see images, of which the language model is read.
+"""Models that see images or hear, of which the language model is read.
 
 On a text their language model is one of the families: nothing is added to its
 stream, and rotary positions of several axes (M-RoPE) have the same position on
@@ -12,6 +12,7 @@ TIED = 'tie_word_embeddings'
 # By model type: the class, and the type of the text where a file has none.
 WRAPPERS = {
   'gemma3': ('Gemma3ForConditionalGeneration', 'gemma3_text'),
+  'gemma4': ('Gemma4ForConditionalGeneration', 'gemma4_text'),
   'idefics3': ('Idefics3ForConditionalGeneration', 'llama'),
   'internvl': ('InternVLForConditionalGeneration', 'qwen2'),
   'llava': ('LlavaForConditionalGeneration', 'llama'),
@@ -37,9 +38,10 @@ _SIZES = {
 # Attributes that say how images are read, or which tokens stand for them, and
 # those of the texts of Idefics 3 and SmolVLM that no text reads.
 _WORDS = """
-  _flash_attn_2_enabled _pad_token_id boi_token_index downsample_ratio
-  eoi_token_index ignore_index image_seq_len image_seq_length image_token_id
-  image_token_index initializer_range mm_tokens_per_image
+  _flash_attn_2_enabled _pad_token_id audio_config audio_token_id boa_token_id
+  boi_token_id boi_token_index downsample_ratio eoa_token_id eoa_token_index
+  eoi_token_id eoi_token_index ignore_index image_seq_len image_seq_length
+  image_token_id image_token_index initializer_range mm_tokens_per_image
   multimodal_projector_bias neftune_noise_alpha perceiver_config
   pixel_shuffle_factor projector_hidden_act qk_layer_norms scale_factor
   spatial_merge_size use_resampler video_token_id vision_config
@@ -49,7 +51,10 @@ _WORDS = """
 _OF_IMAGES = frozenset(_WORDS.split())
 _TEXTS = 'model.language_model.', 'language_model.model.', 'model.text_model.'
 _IMAGES = (
+  'audio_tower.',
   'connector.',
+  'embed_audio.',
+  'embed_vision.',
   'multi_modal_projector.',
   'vision_model.',
   'vision_tower.',
