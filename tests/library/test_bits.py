@@ -20,6 +20,7 @@ from specjax.bench.plan import plan
 from specjax.errors import UserError
 from specjax.models import cache as caches
 from specjax.models import layouts, linear, prefill, rotary, transformer
+from specjax.models.config import LayerInputs, Sharing, Wide
 from tests.support import models, tiny
 
 pytestmark = pytest.mark.usefixtures('kernel')
@@ -29,7 +30,7 @@ VOCAB = 64
 LENGTHS = 5, 40, 117, 127
 DEPTHS = 1, 3, 5, 16
 CASES = {
-  'float32': ({}, 'float32', 0),
+  'float32': ({'sharing': Sharing(1, 96)}, 'float32', 0),
   'bfloat16 and windows': (
     dict(
       windows=(6, None),
@@ -38,6 +39,10 @@ CASES = {
       qk_norm=True,
       norm_plus_one=True,
       tied_embeddings=True,
+      wide=Wide((1,), 1, 32, keys_as_values=True),
+      value_norm=True,
+      layer_inputs=LayerInputs(16, 2, VOCAB),
+      layer_scale=True,
     ),
     'bfloat16',
     0,

@@ -188,12 +188,13 @@ def _read_wide(rest, known):
   given = rest.pop('per_layer_config', None)
   if given is None:
     return {'wide': Wide(layers, count, width, alike)}
-  if not isinstance(given, dict) or {*given} != {*map(str, layers)}:
+  known_layers = isinstance(given, dict) and all(map(str.isdecimal, given))
+  if not known_layers or sorted(map(int, given)) != [*layers]:
     raise ValueError(
       f'unsupported config attribute per_layer_config = {given!r}; expected '
       f'sizes of the layers with full_attention, {layers}, alone'
     )
-  sizes = [dict(given[str(i)]) for i in layers]
+  sizes = [dict(one) for one in given.values()]
   if any(one != sizes[0] for one in sizes):
     raise ValueError('per_layer_config: the layers must have the same sizes')
   own = sizes[0]
