@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+  from specjax.drafters import assistant as assistant
   from specjax.drafters import cascade as cascade
   from specjax.drafters import counts as counts
   from specjax.drafters import dflash as dflash
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
   from specjax.drafters import windowed as windowed
 
 DRAFTERS = (
-  'cascade', 'counts', 'dflash', 'eagle', 'early_exit', 'forced', 'lm',
-  'medusa', 'mtp', 'ngram', 'quantized', 'recycling', 'skip', 'suffix',
+  'assistant', 'cascade', 'counts', 'dflash', 'eagle', 'early_exit', 'forced',
+  'lm', 'medusa', 'mtp', 'ngram', 'quantized', 'recycling', 'skip', 'suffix',
   'windowed',
 )  # fmt: skip
 

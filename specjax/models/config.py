@@ -470,7 +470,10 @@ class TransformerConfig:
     return dataclasses.replace(self, **sizes) if sizes else self
 
   def source(self, layer: int) -> int:
-    """Returns the layer whose keys and values a layer attends to."""
+    """Returns the layer whose keys and values a layer attends to.
+
+    It is -1 where it is none of this model's (`drafters.assistant`).
+    """
     if self.sharing is None or layer < self.sharing.first:
       return layer
     alike = (
@@ -478,7 +481,7 @@ class TransformerConfig:
       for i in range(self.sharing.first)
       if (self.window(i) is None) == (self.window(layer) is None)
     )
-    return max(alike)
+    return max(alike, default=-1)
 
   def turns(self, layer: int) -> bool:
     """Returns true if rotary positions turn queries and keys of a layer."""

@@ -41,7 +41,8 @@ def text(value: Any) -> str:
   return value
 
 
-def _object(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
+  """Decodes an object of config.json."""
   if not isinstance(value, dict):
     raise ValueError('an object')
   return value
@@ -84,7 +85,7 @@ class Files(NamedTuple):
     found = self.attributes
     try:
       for each in inside:
-        found = values.take(dict(found), each, _object, {})
+        found = values.take(dict(found), each, mapping, {})
       return values.take(dict(found), name, decode, default)
     except ValueError as error:
       raise CheckpointError(f'{self.directory}: {CONFIG}: {error}') from None
@@ -93,7 +94,7 @@ class Files(NamedTuple):
   def layer(self) -> dict[str, Any]:
     """The attributes of the head's layers in config.json, flat or apart."""
     return dict(
-      self.take('transformer_layer_config', _object, {}) or self.attributes
+      self.take('transformer_layer_config', mapping, {}) or self.attributes
     )
 
   @property

@@ -36,11 +36,17 @@ def formats() -> tuple[Format, ...]:
 
   A format lies in the folder of its head, which imports this package.
   """
+  from specjax.drafters import assistant
   from specjax.drafters.dflash import published as dflash
   from specjax.drafters.eagle import published as eagle
   from specjax.drafters.medusa import published as medusa
 
-  return (*eagle.FORMATS, *dflash.FORMATS, *medusa.FORMATS)
+  return (
+    *eagle.FORMATS,
+    *dflash.FORMATS,
+    *medusa.FORMATS,
+    *assistant.FORMATS,
+  )
 
 
 def look(

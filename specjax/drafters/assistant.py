@@ -1,0 +1,382 @@
+"""The assistant of Gemma 4: a few layers that read the target's cache.
+
+It has no keys and values of its own. Each layer attends to those of the last
+layer of the target that makes some and sees as much of the text as it does. It
+is fed the last token's embedding and the feature that the target drew it from,
+and says what follows and a feature in the target's place, for the next token:
+
+  token, feature -> pre -> layers -> head
+                             \\-> post: feature of the next one
+
+All tokens of a draft have the position of the last committed one, since no key
+of them is ever seen. So a draft costs no memory, and its tree no mask. Formats
+and weights are those of transformers (`gemma4_assistant`).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from specjax.checkpoints.families import conversion
+from specjax.checkpoints.families.gemma import GEMMA4
+from specjax.checkpoints.families.table import KEEP, LINEAR, Tensors
+from specjax.checkpoints.families.values import flag, size
+from specjax.checkpoints.files import CONFIG, CheckpointError
+from specjax.drafters.heads import files, formats, overrides
+from specjax.drafters.heads.files import Loaded
+from specjax.drafters.heads.formats import Files, Format, Found
+from specjax.drafters.shapes import shape
+from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.models import cache as caches
+from specjax.models.config import Sharing, TransformerConfig
+from specjax.models.layers import Layer, Norm
+from specjax.models.linear import Linear, embed
+from specjax.models.transformer import Model
+from specjax.types import KV, LoadedDrafter, Target
+
+KIND = 'assistant'
+
+
+class Reading(NamedTuple):
+  """How the weights are read, beside their configuration.
+
+  normed: whether it reads features behind the target's last norm.
+  ahead: positions between the last committed token and a draft.
+  """
+
+  normed: bool = True
+  ahead: int = 0
+
+
+USUAL = Reading()
+
+
+class State(NamedTuple):
+  """The feature that the last committed token was drawn from."""
+
+  feature: jax.Array  # [B, E] of the target
+  length: jax.Array  # [B] tokens of the text then
+
+
+class Assistant(nn.Module):
+  """The weights; see the module.
+
+  Attributes:
+    config: of its layers.
+    wide: E, width of the target.
+    centroids: of groups of tokens, of which the best get logits; 0: all do.
+    chosen: groups that get some.
+  """
+
+  config: TransformerConfig
+  wide: int
+  centroids: int = 0
+  chosen: int = 0
+
+  @nn.compact
+  def __call__(self, x, positions, caches, length):
+    """Logits [B, T, V] and features [B, T, E] after tokens.
+
+    Args:
+      x: [B, T, 2 E] embeddings of tokens, and features before them.
+      positions: [B, T].
+      caches: of the target, for each layer.
+      length: [B] slots of them that are seen.
+    """
+    c = self.config
+    table = self.param(
+      'embedding', nn.initializers.normal(0.02), (c.vocab_size, c.width)
+    )
+
+    def linear(name, x, outputs):
+      size = x.shape[-1]
+      return Linear(
+        size, (outputs,), (None, None), False, size**-0.5, name=name
+      )(x)
+
+    x = linear('pre', x, c.width)
+    unseen = jnp.zeros((*x.shape[:2], 1), bool)
+    for i in range(c.num_layers):
+      kv = caches[i]
+      # A block of one row that no query sees: all is in the cache.
+      block = KV(kv.k[..., :1], kv.v[:, :, :1])
+      layer = Layer(c.at(i), i, name=f'layer{i}')
+      x, _ = layer(x, positions, kv, length, unseen, block, 0)
+    x = Norm(c, name='norm')(x)
+    features = linear('post', x, self.wide)
+    if not self.centroids:
+      return x @ table.T, features
+    order = self.param(
+      'order',
+      lambda _: jnp.arange(c.vocab_size).reshape(self.centroids, -1),
+    )
+    score = linear('centroids', x, self.centroids)
+    best = jax.lax.top_k(score, self.chosen)[1]
+    tokens = order[best].reshape(*x.shape[:2], -1)
+    some = jnp.einsum('btw,btnw->btn', x, table[tokens])
+    none = jnp.full((*x.shape[:2], c.vocab_size), -jnp.inf, some.dtype)
+    put = jax.vmap(jax.vmap(lambda row, at, new: row.at[at].set(new)))
+    return put(none, tokens, some), features
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+  """An assistant of a target, as pure functions of `Params`.
+
+  Raises:
+    ValueError: the target has no such keys and values.
+  """
+
+  target: Model
+  module: Assistant
+  reading: Reading = USUAL
+
+  def __post_init__(self):
+    c, t = self.module.config, self.target.config
+    if not isinstance(t, TransformerConfig):
+      raise ValueError('the assistant reads layers of a target of this package')
+    for layer, source in enumerate(self.sources):
+      own, wants = c.at(layer), 'with' if c.window(layer) else 'without'
+      if source < 0:
+        raise ValueError(
+          f'layer {layer} of the assistant reads keys and values of a layer '
+          f'{wants} a window, and the target has none: give its own target'
+        )
+      count, _, width = caches.heads(t, source)
+      if (count, width) != (own.num_kv_heads, own.head_dim):
+        raise ValueError(
+          f'layer {layer} of the assistant reads {own.num_kv_heads} heads of '
+          f'{own.head_dim} entries, and layer {source} of the target has '
+          f'{count} of {width}: give its own target'
+        )
+
+  @functools.cached_property
+  def sources(self) -> tuple[int, ...]:
+    """The layer of the target that each layer attends to."""
+    c, t = self.module.config, self.target.config
+    makes = [
+      i for i in range(t.num_layers) if t.source(i) == i and not t.has_state(i)
+    ]
+
+    def alike(layer: int) -> int:
+      windowed = c.window(layer) is not None
+      found = (i for i in makes if (t.window(i) is not None) == windowed)
+      return max(found, default=-1)
+
+    return tuple(map(alike, range(c.num_layers)))
+
+  def shapes(self) -> Any:
+    """Shapes of the weights."""
+    t = self.target.config
+    cache = [caches.empty(t, 1, 1, jnp.float32)[i] for i in self.sources]
+    x = jnp.zeros((1, 1, 2 * t.width))
+    at = jnp.zeros((1, 1), jnp.int32)
+    init = functools.partial(self.module.init, jax.random.key(0))
+    return nn.unbox(jax.eval_shape(init, x, at, cache, at[0])['params'])
+
+  def feature(self, params, raw):
+    """Features [..., E] as the assistant reads those of the target."""
+    if not self.reading.normed:
+      return raw
+    return self.target.norm(params.target, raw)
+
+  def say(self, params, ctx, tokens, features) -> Step:
+    """Says what follows tokens [B, T] that were drawn from features."""
+    t, used = self.target.config, ctx.length - 1
+    x = embed(params.target['embedding'], tokens)
+    if t.embedding_scale is not None:
+      x *= jnp.asarray(t.embedding_scale, x.dtype)
+    at = jnp.broadcast_to(used[:, None] + self.reading.ahead, tokens.shape)
+    logits, made = self.module.apply(
+      {'params': params.drafter},
+      jnp.concatenate([x, features.astype(x.dtype)], -1),
+      at,
+      [ctx.cache[i] for i in self.sources],
+      used,
+    )
+    return Step(logits, made.astype(features.dtype), ())
+
+
+@functools.cache
+def walk(head: Head) -> Walker:
+  """The walker of an assistant."""
+
+  def init(params, ctx, hidden, rows):
+    del rows  # Nothing is kept of them.
+    last = jnp.maximum(ctx.length - 2, 0)
+    raw = hidden[jnp.arange(len(last)), last, 0]
+    return State(head.feature(params, raw), ctx.length + 0), ()
+
+  def start(params, state, block, ctx):
+    del block  # There is none.
+    last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
+    return head.say(params, ctx, last, state.feature[:, None])
+
+  def feed(params, state, block, ctx, row, depth, tokens, features, sees):
+    del state, block, row, depth, sees  # Nothing of a draft is attended to.
+    return head.say(params, ctx, tokens, features)
+
+  def commit(params, state, block, ctx, verdict, hidden):
+    del block, verdict
+    # Fewer than were accepted where the text ended; none in a finished row.
+    new = ctx.length - state.length
+    raw = hidden[jnp.arange(len(new)), jnp.maximum(new - 1, 0), 0]
+    made = head.feature(params, raw).astype(state.feature.dtype)
+    feature = jnp.where(new[:, None] > 0, made, state.feature)
+    return State(feature, ctx.length + 0)
+
+  return Walker(
+    init, start, feed, commit, taps=(head.target.config.num_layers - 1,)
+  )
+
+
+def _describe(read: Files, name: str) -> Found:
+  """Finds the sizes of an assistant, and the tensors of each parameter."""
+  text = dict(read.take('text_config', formats.mapping, {}))
+  # A model of which all layers read keys of others is none of a family.
+  text['num_kv_shared_layers'] = 0
+  text.pop('architectures', None)
+  try:
+    _, config = conversion.read_attributes({'gemma4_text': GEMMA4}, text)
+  except ValueError as error:
+    raise CheckpointError(f'{read.directory}: {CONFIG}: {error}') from None
+  # Its window is of distances from the last token in the cache, none too far.
+  windows = tuple(w and w + 2 for w in config.windows)
+  config = dataclasses.replace(
+    config,
+    windows=windows,
+    sharing=Sharing(0, config.mlp_width),
+  )
+  wide = read.take('backbone_hidden_size', size, 1536)
+  grouped = read.take('use_ordered_embeddings', flag, False)
+  count = read.take('num_centroids', size, 2048) if grouped else 0
+  chosen = read.take('centroid_intermediate_top_k', size, 32) if grouped else 0
+  if grouped and (config.vocab_size % count or chosen > count):
+    raise CheckpointError(
+      f'{read.directory}: {chosen} of num_centroids = {count} groups of '
+      f'{config.vocab_size} tokens cannot be chosen; it is damaged'
+    )
+  module = Assistant(config, wide, count, chosen)
+  return Found(
+    name,
+    KIND,
+    {'kind': KIND, 'module': module},
+    _sources(module),
+    wide,
+    config.vocab_size,
+    unused=('lm_head.weight', 'embed_tokens_per_layer.weight'),
+  )
+
+
+def _sources(module: Assistant) -> dict[str, Any]:
+  """Returns the tensors of every parameter, by names without `model.`."""
+  c = module.config
+  # Sizes do not matter here: the keys are the target's.
+  shapes = conversion.shape_params(dataclasses.replace(c, sharing=None))
+  layers = {
+    path: x
+    for path, x in shapes.items()
+    if path.startswith('layer') and '/qk' not in path and '/k_norm' not in path
+  }
+  kinds = 'wb' if c.qkv_bias else 'w'
+  queries = {
+    f'layer{i}/q/{k}': None for i in range(c.num_layers) for k in kinds
+  }
+  table = conversion.list_sources(GEMMA4, c, layers | queries)
+  made: dict[str, Any] = {
+    path: source._replace(
+      names=tuple(name.removeprefix('model.') for name in source.names)
+    )
+    for path, source in table.items()
+  }
+  for key, split, name in (
+    ('embedding', KEEP, 'embed_tokens.weight'),
+    ('norm/scale', KEEP, 'norm.weight'),
+    ('pre/w', LINEAR, 'pre_projection.weight'),
+    ('post/w', LINEAR, 'post_projection.weight'),
+  ):
+    made[key] = Tensors(split, (name,))
+  if module.centroids:
+    groups = 'masked_embedding.centroids.weight'
+    made['centroids/w'] = Tensors(LINEAR, (groups,))
+    made['order'] = formats.Made(
+      lambda order: order.reshape(module.centroids, -1).astype('int32'),
+      ('masked_embedding.token_ordering',),
+    )
+  return made
+
+
+FORMATS = (
+  Format(
+    'Gemma 4 assistant',
+    lambda names: 'pre_projection.weight' in names,
+    _describe,
+  ),
+)
+
+
+def _read(target: Target, path: str, read_as, dtype: str = '') -> Loaded:
+  overrides.check(read_as, Reading._fields)
+  return files.load(
+    path,
+    KIND,
+    target,
+    lambda config: Head(target.model, config['module']).shapes(),
+    dtype,
+    read_as,
+  )
+
+
+def _reading(config: Mapping[str, Any]) -> Reading:
+  own = {name: config[name] for name in Reading._fields if name in config}
+  return Reading(**own)
+
+
+def load(
+  target: Target,
+  path: str,
+  dtype: str = '',
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  **options: Any,
+) -> LoadedDrafter:
+  """The drafter of an assistant, for its target.
+
+  Args:
+    target: what is drafted for.
+    path: directory of the assistant, or its name on the Hub.
+    dtype: of its weights; by default the target's.
+    read_as: values of `Reading`, where they are others than usual:
+      `specjax probe` finds out.
+    **options: of `shapes.shape.Shape`.
+
+  Raises:
+    ValueError: there is no such assistant, or it is another target's.
+  """
+  shape.check(target, options)
+  read = _read(target, path, read_as, dtype)
+  head = Head(target.model, read.config['module'], _reading(read.read_as))
+  return shape.load(
+    target, walk(head), options, read.params, pairing=read.pairing
+  )
+
+
+def alternatives(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change."""
+  del options  # Unused: they are of the shape.
+  reading = _reading(_read(target, path, read_as).read_as)
+  side = 'before' if reading.normed else 'behind'
+  found = {
+    f"features {side} the target's last norm": {'normed': not reading.normed},
+    f'drafts {1 - reading.ahead} ahead': {'ahead': 1 - reading.ahead},
+  }
+  return overrides.options(found, read_as)
