@@ -18,6 +18,7 @@ from specjax import sampling, verify
 from specjax.certify import exact, tiny_models
 from specjax.certify.tiny_models import TinyModels, holding
 from specjax.drafters import (
+  assistant,
   cascade,
   dflash,
   eagle,
@@ -43,7 +44,7 @@ from specjax.drafters.shapes import (
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
 from specjax.models import prefill
-from specjax.models.config import GatedDelta
+from specjax.models.config import GatedDelta, Sharing
 from specjax.types import Context, Drafter, Params, Rule
 
 _SLOTS = 128
@@ -398,6 +399,22 @@ _MEDUSA = _random(
     key, tiny.params.target
   )
 )
+
+
+def _assistant(tiny: TinyModels) -> assistant.Head:
+  config = dataclasses.replace(
+    tiny.target.config, num_layers=1, width=4, sharing=Sharing(0, 8)
+  )
+  module = assistant.Assistant(config, tiny.target.config.width)
+  return assistant.Head(tiny.target, module)
+
+
+ASSISTANT = _walked(
+  'tree of an assistant',
+  lambda tiny: assistant.walk(_assistant(tiny)),
+  _random(lambda tiny, key: _assistant(tiny).init(key)),
+  _TREE,
+)
 MEDUSA = _walked(
   'tree of Medusa', lambda tiny: medusa.walk(tiny.target), _MEDUSA, _TREE
 )
@@ -489,6 +506,7 @@ CASES = (
   Case('token', verify.token, AT_ONCE, 'transformer', full=True),
   Case('block', verify.block, PARD, 'transformer', full=True),
   Case('token', verify.token, MTP, 'transformer with states', full=True),
+  Case('recursive', verify.recursive, ASSISTANT, 'transformer', full=True),
   Case('recursive', verify.recursive, MEDUSA, 'transformer', full=True),
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
   Case('recursive', verify.recursive, DSPARK_TREE, 'transformer', full=True),

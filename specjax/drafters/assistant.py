@@ -170,14 +170,17 @@ class Head:
 
     return tuple(map(alike, range(c.num_layers)))
 
-  def shapes(self) -> Any:
-    """Shapes of the weights."""
+  def init(self, key) -> Any:
+    """Returns random weights."""
     t = self.target.config
-    cache = [caches.empty(t, 1, 1, jnp.float32)[i] for i in self.sources]
-    x = jnp.zeros((1, 1, 2 * t.width))
-    at = jnp.zeros((1, 1), jnp.int32)
-    init = functools.partial(self.module.init, jax.random.key(0))
-    return nn.unbox(jax.eval_shape(init, x, at, cache, at[0])['params'])
+    cache = caches.empty(t, 1, 1, jnp.float32)
+    x, at = jnp.zeros((1, 1, 2 * t.width)), jnp.zeros((1, 1), jnp.int32)
+    read = [cache[i] for i in self.sources]
+    return nn.unbox(self.module.init(key, x, at, read, at[0])['params'])
+
+  def shapes(self) -> Any:
+    """Returns the shapes of the weights."""
+    return jax.eval_shape(self.init, jax.random.key(0))
 
   def feature(self, params, raw):
     """Features [..., E] as the assistant reads those of the target."""

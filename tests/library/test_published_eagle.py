@@ -60,7 +60,7 @@ def layout(request):
   return written.LAYOUTS[request.param]
 
 
-def check_along_a_text(walker, model, params, text, hidden, draft):
+def check_along_a_text(walker, model, params, text, hidden, draft, cache=None):
   """Along a text, and after tokens that were rejected.
 
   Args:
@@ -70,6 +70,7 @@ def check_along_a_text(walker, model, params, text, hidden, draft):
     text: [T].
     hidden: [T, taps, E] features of the target.
     draft: (tokens, hidden, drafted) -> logits [4, V], by numpy.
+    cache: of the text, for a drafter that attends to it.
   """
   vocab = model.config.vocab_size
   tokens = np.zeros((1, 128), np.int32)
@@ -81,6 +82,8 @@ def check_along_a_text(walker, model, params, text, hidden, draft):
     models.DRAFTERS['plain'][0], params, tokens, np.array([length]),
     sampling.make(1, 1.0), target=model,
   )  # fmt: skip
+  if cache is not None:
+    ctx = ctx._replace(cache=cache)
   state, block = jax.jit(walker.init, static_argnums=3)(params, ctx, begin, 4)
   start = jax.jit(walker.start)
   commit = jax.jit(walker.commit)

@@ -17,6 +17,7 @@ from specjax import sampling, verify
 from specjax.checkpoints import vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import (
+  assistant,
   cascade,
   counts,
   dflash,
@@ -44,6 +45,7 @@ from specjax.models.config import (
   GatedDelta,
   Latent,
   Narrowed,
+  Sharing,
   ShortConv,
 )
 from specjax.types import Drafter, Params, Spec
@@ -360,6 +362,15 @@ WINDOWED = windowed.walk(TARGET, 6, 2)
 # A layer of the target, with weights of its own.
 MTP = mtp.head_of(TARGET)
 
+# It reads the target's cache; its layers are a narrower target's.
+ASSISTANT = assistant.Head(
+  TARGET,
+  assistant.Assistant(
+    dataclasses.replace(TARGET.config, width=8, sharing=Sharing(0, 16)),
+    TARGET.config.width,
+  ),
+)
+
 # Heads in the layouts of others, whose logits are of some tokens or of all.
 PUBLISHED = {
   1: Head(
@@ -497,6 +508,12 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
       lambda: head_weights(lambda key, target: MTP.init(key), 0.3)
     ),
   ),
+  'assistant, tree': (
+    static_tree.make(assistant.walk(ASSISTANT), (0, 0, 0, 1, 1, 2, 5)),
+    functools.cache(
+      lambda: head_weights(lambda key, target: ASSISTANT.init(key), 0.3)
+    ),
+  ),
   'states, tree': (
     lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)),
     states_weights,
@@ -557,6 +574,7 @@ _ALIKE = (
   'lm, dynamic tree', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
   'windowed, tree', 'lm, windowed', 'dflash, tree', 'dspark, dynamic tree',
   'eagle 3, dynamic tree', 'eagle 3, windowed', 'another vocabulary, tree',
+  'assistant, tree',
   'eagle 1, published', 'eagle 3, published', 'next-token layer',
   'some tokens',
 )  # fmt: skip
