@@ -217,6 +217,7 @@ class Drafter(NamedTuple):
   paths: int = 0  # chains that are drawn independently; 0: another tree
   hub: bool = False  # of two siblings one is the likeliest token of q
   beyond: int = 0  # slots its memory writes behind those of its draft
+  at_once: bool = False  # a model of its own says all places in one pass
   learns: bool = False  # drafts may depend on earlier verdicts; see law 3
   predicts: bool = False  # drafts are copied from a row's `Prediction`
 

@@ -291,15 +291,19 @@ def refuse_features(built: Loaded) -> Loaded:
 
   Raises:
     UserError: one reads features of the target, which it predicts on its own
-      from there on.
+      from there on, or says all places at once.
   """
   for method in built.methods:
-    if method.spec.drafter.taps:
+    drafter = method.spec.drafter
+    if drafter.taps or drafter.at_once:
       field = built.plan.drafters[method.drafter].field
+      why = (
+        'reads features of the target' if drafter.taps else 'drafts in one pass'
+      )
       raise UserError(
-        f'{field}: {method.drafter!r} reads features of the target, so what it '
-        'says of a place depends on where its draft began, and cannot be '
-        'replayed: leave it out, or use specjax run'
+        f'{field}: {method.drafter!r} {why}, so what it says of a place '
+        'depends on where its draft began, and cannot be replayed: leave it '
+        'out, or use specjax run'
       )
   return built
 

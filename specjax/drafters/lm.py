@@ -194,12 +194,12 @@ def of(
         "a draft with masks (pard_token) needs the target's tokenizer: choose "
         'one of the family of the target'
       )
-    return LoadedDrafter(
-      target.model,
-      lambda depth: shape.build(pard.walk(model, mask, depth), depth, options),
-      params,
-      (model, params),
-    )
+
+    def at_once(depth):
+      made = shape.build(pard.walk(model, mask, depth), depth, options)
+      return made._replace(at_once=True)
+
+    return LoadedDrafter(target.model, at_once, params)
   if other is not None:
     walker = walk(model, reading.other(reading.sizes_of(other.tables)))
     spelled = reading.Spelled(params, other.tables)

@@ -135,14 +135,18 @@ def test_drafts_that_stop_are_refused(drafted, monkeypatch):
     replay.refuse_stops(plan, method, None)
 
 
-def test_drafts_from_features_are_refused():
-  drafter = types.SimpleNamespace(taps=(0,))
+@pytest.mark.parametrize(
+  ('taps', 'why'),
+  [((0,), 'reads features of the target'), ((), 'drafts in one pass')],
+)
+def test_drafts_that_depend_on_their_beginning_are_refused(taps, why):
+  drafter = types.SimpleNamespace(taps=taps, at_once=True)
   spec = types.SimpleNamespace(drafter=drafter)
   method = types.SimpleNamespace(spec=spec, drafter='eagle')
   planned = types.SimpleNamespace(field='candidates')
   plan = types.SimpleNamespace(drafters={'eagle': planned})
   built = types.SimpleNamespace(plan=plan, methods=(method,))
-  with pytest.raises(ValueError, match="'eagle' reads features of the target"):
+  with pytest.raises(ValueError, match=f"'eagle' {why}, so"):
     replay.refuse_features(built)
 
 
