@@ -15,7 +15,9 @@ rejected draft. This holds where q depends on the text alone, as a model's does.
 
 Every policy then takes its steps along the same texts with the same coins, by
 the functions that run in the loop. No time is taken: a step of n drafted tokens
-is said to cost 1 + n (c + scoring) plain steps, with c from `costs`. A setting
+is said to cost 1 + n c + m scoring plain steps, with c from `costs`. With
+ragged shapes m is n. With fixed shapes, as programs here have them, m is the
+most that the policy may draft. A setting
 of a policy, and the constant length that it is compared with, are chosen on
 other prompts. The oracle knows what will be accepted.
 
@@ -54,7 +56,7 @@ from specjax.types import Draft, Drafter, Verdict
 
 WHOLE = policies.confidence(0.0)  # Never stops, and reads all.
 CONSTANT, HINDSIGHT, ORACLE = 'constant', 'constant, in hindsight', 'oracle'
-_CAPS = 1, 2, 3, 4, 6, 8, 12, 16
+_CAPS = 1, 2, 3, 4, 6, 8, 12
 
 
 @dataclasses.dataclass
@@ -81,11 +83,11 @@ def get_config() -> DraftLengths:
   return DraftLengths(
     name='draft_lengths',
     target=Checkpoint(pair.path('target')),
-    candidates={'draft-128': Candidate('lm', 12, pair.path('draft-128'))},
-    prompts=Prompts(count=40),
-    max_new_tokens=96,
+    candidates={'draft-128': Candidate('lm', 8, pair.path('draft-128'))},
+    prompts=Prompts(count=24),
+    max_new_tokens=72,
     temperatures=(0.0, 1.0),
-    batch=20,
+    batch=24,
     timed=False,
   )
 
@@ -203,6 +205,7 @@ class Taken(NamedTuple):
   steps: np.ndarray  # [..., n]
   drafted: np.ndarray
   tokens: np.ndarray  # the corrected or bonus ones included
+  scored: np.ndarray  # drafted tokens, or places for them
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -240,26 +243,29 @@ def take(policy: Policy, places: Places, cap) -> Taken:
     begin = jnp.int32(0), jnp.ones(()), jnp.bool_(True)
     (size, _, _), _ = jax.lax.scan(draw, begin, seen)
     kept = jnp.minimum(size, ahead)
-    new = Taken(sums.steps + 1, sums.drafted + size, sums.tokens + kept + 1)
+    step = Taken(1, size, kept + 1, size)
+    new = Taken(*(a + b for a, b in zip(sums, step, strict=True)))
     return place + kept + 1, policy.learn(memory, size, kept), new
 
   none = jnp.int32(0)
-  begin = none, policy.start(), Taken(none, none, none)
+  begin = none, policy.start(), Taken(none, none, none, none)
   return jax.lax.while_loop(
     lambda carry: carry[0] + depth + 1 <= places.length, step, begin
   )[2]
 
 
-def oracle(places: Places, cost: float) -> Taken:
+def oracle(places: Places, cost: float, scoring: float) -> Taken:
   """Takes the steps with the most tokens for their cost, of all texts together.
 
-  It knows how many tokens will be accepted, and may draft none. For a rate, the
-  best total of tokens - rate x cost comes from the last place backwards; the
-  rate is then that of these steps, until it stays (Dinkelbach 1967).
+  It knows how many tokens will be accepted, and may draft none. Its shapes are
+  ragged. For a rate, the best total of tokens - rate x cost comes from the last
+  place backwards. The rate is then that of these steps, until it stays
+  (Dinkelbach 1967).
 
   Args:
     places: the texts.
-    cost: of a drafted token that is scored, in plain steps.
+    cost: of drafting a token, in plain steps.
+    scoring: of scoring one more.
   """
   count, total = places.accepted.shape
   depth, row = places.depth, np.arange(count)
@@ -271,7 +277,7 @@ def oracle(places: Places, cost: float) -> Taken:
     worth = np.zeros((count, total + depth + 1))
     sums = np.zeros((count, total + depth + 1, 3), int)
     for place in reversed(range(total)):
-      own = size + 1 - rate * (1 + cost * size)
+      own = size + 1 - rate * (1 + (cost + scoring) * size)
       own = own + worth[:, place + 1 + size]
       own[size > ahead[:, [place]]] = -np.inf
       best = own.argmax(1)
@@ -280,14 +286,19 @@ def oracle(places: Places, cost: float) -> Taken:
       begins = place + depth + 1 <= places.length
       worth[:, place] = np.where(begins, own[row, best], 0)
       sums[:, place] = np.where(begins[:, None], step, 0)
-    taken = Taken(*sums[:, 0].T)
-    before, rate = rate, taken.tokens.sum() / cost_of(taken, cost).sum()
+    taken = Taken(*sums[:, 0].T, sums[:, 0, 1])
+    before, rate = rate, rate_of(taken, cost, scoring)
   return taken
 
 
-def cost_of(taken: Taken, cost: float) -> np.ndarray:
-  """Plain steps that each text costs; `cost` is of a drafted token."""
-  return taken.steps + cost * taken.drafted
+def cost_of(taken: Taken, cost: float, scoring: float) -> np.ndarray:
+  """Plain steps that each text costs."""
+  return taken.steps + cost * taken.drafted + scoring * taken.scored
+
+
+def rate_of(taken: Taken, *costs: float) -> float:
+  """Tokens of all texts over their plain steps."""
+  return taken.tokens.sum() / cost_of(taken, *costs).sum()
 
 
 # What is chosen on other prompts.
@@ -336,8 +347,7 @@ def families(
 ) -> dict[str, list[Choice]]:
   """Returns the settings of every policy that is compared, by its name.
 
-  What has one setting is as it was published; what is tuned has several, each
-  with several caps.
+  What is not tuned has the setting that was published. All have several caps.
 
   Args:
     depth: K.
@@ -350,25 +360,22 @@ def families(
   arms = tuple(n for n in (1, 2, 4, 8) if n <= depth)
   caps = [*(n for n in _CAPS if n < depth), depth]
 
-  def tuned(made: Callable[..., Policy], *settings: float) -> list[Choice]:
-    return [
-      Choice(f'{x:g}, at most {cap}', made(x), cap)
-      for x, cap in itertools.product(settings, caps)
-    ]
+  def capped(policy: Policy, name: str = '') -> list[Choice]:
+    return [Choice(f'{name}at most {cap}', policy, cap) for cap in caps]
 
-  def given(policy: Policy) -> list[Choice]:
-    return [Choice('', policy, depth)]
+  def tuned(made: Callable[..., Policy], *settings: float) -> list[Choice]:
+    return [one for x in settings for one in capped(made(x), f'{x:g}, ')]
 
   return {
     CONSTANT: [Choice(str(n), WHOLE, n) for n in range(1, depth + 1)],
-    'confidence 0.4': given(policies.confidence(0.4)),
-    'entropy 0.3': given(policies.entropy(0.3)),
-    'adaedl': given(policies.adaedl()),
-    'learned 0.7': given(learned(0.7)),
-    'heuristic': given(policies.heuristic()),
-    'bandit': given(policies.bandit(cost, scoring, *arms)),
-    'expected': given(expected),
-    'expected, learned': given(expected._replace(chance=learned().chance)),
+    'confidence 0.4': capped(policies.confidence(0.4)),
+    'entropy 0.3': capped(policies.entropy(0.3)),
+    'adaedl': capped(policies.adaedl()),
+    'learned 0.7': capped(learned(0.7)),
+    'heuristic': capped(policies.heuristic()),
+    'bandit': capped(policies.bandit(cost, scoring, *arms)),
+    'expected': capped(expected),
+    'expected, learned': capped(expected._replace(chance=learned().chance)),
     'confidence, tuned': tuned(
       policies.confidence, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9
     ),
@@ -386,29 +393,34 @@ class Cell(NamedTuple):
   places: Places
   known: dict[Policy, Taken]  # by cap, [K, n]
 
-  def take(self, choice: Choice) -> Taken:
+  def take(self, choice: Choice, fixed: bool) -> Taken:
+    """Returns the steps of a choice; of fixed shapes all places are scored."""
     if choice.policy not in self.known:
       caps = jnp.arange(1, self.places.depth + 1)
       found = take(choice.policy, self.places, caps)
       self.known[choice.policy] = Taken(*map(np.asarray, found))
-    return Taken(*(x[choice.cap - 1] for x in self.known[choice.policy]))
+    taken = Taken(*(x[choice.cap - 1] for x in self.known[choice.policy]))
+    if fixed:
+      return taken._replace(scored=choice.cap * taken.steps)
+    return taken
 
 
 def choose(
-  cell: Cell, choices: list[Choice], cost: float, on: np.ndarray
+  cell: Cell, choices: list[Choice], fixed: bool, on: np.ndarray, *costs: float
 ) -> Choice:
   """Returns the choice with the best rate on some prompts.
 
   Args:
     cell: the steps.
     choices: at least one.
-    cost: of a drafted token that is scored.
+    fixed: whether shapes are.
     on: [n] whether a prompt counts.
+    *costs: of drafting and of scoring a token.
   """
 
   def rate(choice):
-    taken = cell.take(choice)
-    return taken.tokens[on].sum() / cost_of(taken, cost)[on].sum()
+    taken = cell.take(choice, fixed)
+    return rate_of(Taken(*(y[on] for y in taken)), *costs)
 
   return max(choices, key=rate)
 
@@ -416,31 +428,34 @@ def choose(
 # The run.
 
 
-def numbers(taken: Taken, base: Taken, best: Taken, cost: float) -> dict:
+def gain_over(taken: Taken, base: Taken, cost, scoring) -> metrics.Estimate:
+  """Speed-up of steps over others on the same texts; costs may be [n]."""
+  return metrics.estimate(
+    lambda t, c, u, d: t / c / (u / d),
+    taken.tokens,
+    cost_of(taken, cost, scoring),
+    base.tokens,
+    cost_of(base, cost, scoring),
+    positive=True,
+  )
+
+
+def numbers(taken: Taken, base: Taken, best: Taken, *costs: float) -> dict:
   """Returns the fields of a policy, compared with the constant length.
 
   Args:
     taken: its steps.
     base: those of the constant length.
     best: those of the oracle.
-    cost: of a drafted token that is scored.
+    *costs: of drafting and of scoring a token.
   """
-  rate, least, most = (
-    x.tokens.sum() / cost_of(x, cost).sum() for x in (taken, base, best)
-  )
-  gain = metrics.estimate(
-    lambda t, c, u, d: t / c / (u / d),
-    taken.tokens,
-    cost_of(taken, cost),
-    base.tokens,
-    cost_of(base, cost),
-    positive=True,
-  )
+  rate, least, most = (rate_of(x, *costs) for x in (taken, base, best))
+  gain = gain_over(taken, base, *costs)
   return {
     **metrics.fields(
       tau=metrics.ratio(taken.tokens, taken.steps),
       drafted=metrics.ratio(taken.drafted, taken.steps),
-      speedup=metrics.ratio(taken.tokens, cost_of(taken, cost)),
+      speedup=metrics.ratio(taken.tokens, cost_of(taken, *costs)),
       gain=gain,
     ),
     'share': (rate - least) / (most - least) if most > least else None,
@@ -476,34 +491,36 @@ def compare(
     fit([without(cell, part) for cell in cells.values()])
     for part in range(x.folds)
   ]
-  todo = [*itertools.product(cells.items(), x.costs)]
-  for (place, cell), c in progress.over('policies', todo):
-    cost, depth = c + x.scoring, cell.places.depth
+  todo = [*itertools.product(cells.items(), x.costs, (False, True))]
+  for (place, cell), c, fixed in progress.over('policies', todo):
+    costs, depth = (c, x.scoring), cell.places.depth
     mine = parts(cell)
-    made = [families(depth, c, x.scoring, w) for w in weights]
+    made = [families(depth, *costs, w) for w in weights]
     found: dict[str, Taken] = {}
     chosen: dict[str, list[str]] = {}
     for name in made[0]:
       best = [
-        choose(cell, m[name], cost, mine != f) for f, m in enumerate(made)
+        choose(cell, m[name], fixed, mine != f, *costs)
+        for f, m in enumerate(made)
       ]
-      each = [cell.take(one) for one in best]
+      each = [cell.take(one, fixed) for one in best]
       found[name] = Taken(
         *(np.choose(mine, columns) for columns in zip(*each, strict=True))
       )
       chosen[name] = [one.name for one in best]
     every = np.ones_like(mine, bool)
-    one = choose(cell, made[0][CONSTANT], cost, every)
-    found[HINDSIGHT], chosen[HINDSIGHT] = cell.take(one), [one.name]
-    found[ORACLE], chosen[ORACLE] = oracle(cell.places, cost), ['']
+    one = choose(cell, made[0][CONSTANT], fixed, every, *costs)
+    found[HINDSIGHT], chosen[HINDSIGHT] = cell.take(one, fixed), [one.name]
+    found[ORACLE], chosen[ORACLE] = oracle(cell.places, *costs), ['']
     for name, taken in found.items():
       add(
         place,
         {
           'policy': name,
+          'shapes': 'fixed' if fixed else 'ragged',
           'c': c,
           'chosen': ' | '.join(dict.fromkeys(chosen[name])),
-          **numbers(taken, found[CONSTANT], found[ORACLE], cost),
+          **numbers(taken, found[CONSTANT], found[ORACLE], *costs),
         },
       )
 
@@ -597,7 +614,7 @@ def run(x: DraftLengths) -> None:
 def fields(row: dict) -> dict[str, Any]:
   del row  # Unused: all rows have the same.
   types = study.fields(
-    text='drafter domain policy chosen verdict',
+    text='drafter domain policy shapes chosen verdict',
     count='gamma prompts new_tokens folds',
     number='temperature c scoring tau drafted speedup gain',
     maybe='share',
@@ -608,60 +625,57 @@ def fields(row: dict) -> dict[str, Any]:
 
 def headline(rows: list[dict]) -> str:
   """Where and how, and how often a policy beats the constant length."""
-  told = [r['verdict'] for r in rows if r['policy'] not in _BOUNDS]
-  often = ', '.join(f'{n} {told.count(n)}' for n in _VERDICTS)
+  told = []
+  for (shapes,), mine in group(rows, 'shapes').items():
+    some = [r['verdict'] for r in mine if r['policy'] not in _BOUNDS]
+    often = ', '.join(f'{n} {some.count(n)}' for n in _VERDICTS)
+    told.append(f'{often} with {shapes} shapes')
   return study.headline(
-    f'A policy beats the best constant length in domains, temperatures and '
-    f'costs: {often}',
+    'A policy beats the best constant length in domains, temperatures and '
+    f'costs: {"; ".join(told)}',
     rows,
     f'{values(rows, "drafter")} of {values(rows, "gamma")} tokens at most',
-    f'{values(rows, "prompts")} prompts of each domain, '
+    f'{values(rows, "prompts")} prompts of each domain',
     f'{values(rows, "new_tokens")} new tokens',
-    f'a token more to score costs {values(rows, "scoring")} plain steps',
+    f'scoring one more costs {values(rows, "scoring")} plain steps',
   )
 
 
 _BOUNDS = CONSTANT, HINDSIGHT, ORACLE
 _VERDICTS = 'holds', 'fails', 'undecided'
-_GAIN = (
-  'Speed-up over that of the best constant length, of prompts of all domains.'
-)
 
 
 def _pooled(rows: list[dict], base: list[dict]) -> str:
-  """Shows the gain over a constant length, of the prompts of all domains."""
+  """Shows the gain over a constant length, of the prompts of all rows."""
 
-  def columns(some):
-    cost = [r['c'] + r['scoring'] for r in some]
-    units = zip(
-      *(np.concatenate([r[f'unit_{n}'] for r in some]) for n in Taken._fields),
-      strict=True,
+  def joined(some):
+    return Taken(
+      *(
+        np.concatenate([np.asarray(r[f'unit_{n}']) for r in some])
+        for n in Taken._fields
+      )
     )
-    each = np.repeat(cost, [len(r['unit_steps']) for r in some])
-    steps, drafted, tokens = np.array([*units]).T
-    return tokens, steps + each * drafted
 
-  gain = metrics.estimate(
-    lambda t, c, u, d: t / c / (u / d),
-    *columns(rows),
-    *columns(base),
-    positive=True,
-  )
+  costs = ([r[n] for r in base[:1]] for n in ('c', 'scoring'))
+  gain = gain_over(joined(rows), joined(base), *map(np.array, costs))
   return with_interval(gain.value, gain.interval)
 
 
-def together(rows: list[dict]) -> Table:
-  """Shows every policy at each cost and temperature, domains together."""
+def together(rows: list[dict], domain: str = 'all domains') -> Table:
+  """Shows every policy at each cost and temperature."""
   places = group(rows, 'c', 'temperature')
   head = ['policy', *(f'c {c:g}, T {t:g}' for c, t in places)]
   lines = []
-  for name in dict.fromkeys(r['policy'] for r in rows):
+  for name in dict.fromkeys(
+    r['policy'] for r in rows if r['policy'] != CONSTANT
+  ):
     line = [name]
     for mine in places.values():
       base = pick(mine, policy=CONSTANT)
-      line.append(_pooled(pick(mine, policy=name), base))
+      line.append(_pooled(pick(mine, policy=name), base) if base else '-')
     lines.append(line)
-  return Table('Gain over the best constant length', _GAIN, head, lines)
+  title = f'Gain over the best constant length, {values(rows, "shapes")} shapes'
+  return Table(f'{title}, {domain}', '', head, lines)
 
 
 _COLUMNS = study.columns(
@@ -677,12 +691,15 @@ _COLUMNS = study.columns(
 
 
 def summary(rows: list[dict]) -> str:
-  """The headline, the gains of all domains together, and each cell."""
-  tables = [together(rows)]
-  for (domain, temperature, c), mine in group(
-    rows, 'domain', 'temperature', 'c'
-  ).items():
-    title = f'{domain}, temperature {temperature:g}, c {c:g}'
+  """The headline, gains at every cost, and each place at the largest one."""
+  tables = [together(mine) for mine in group(rows, 'shapes').values()]
+  several = group(rows, 'domain', 'shapes')
+  if len(group(rows, 'domain')) > 1:
+    tables += [together(mine, domain) for (domain, _), mine in several.items()]
+  most = pick(rows, c=max(row['c'] for row in rows))
+  places = group(most, 'domain', 'temperature', 'c', 'shapes')
+  for place, mine in places.items():
+    title = '{}, temperature {:g}, c {:g}, {} shapes'.format(*place)
     tables.append(Table.of(title, '', _COLUMNS, mine))
   return blocks(headline(rows), *(table.markdown() for table in tables))
 

@@ -131,7 +131,9 @@ def test_a_constant_length_gives_what_theory_says():
   random = np.random.default_rng(0)
   text = places(random.random((400, 120)) < 0.7, 5)
   found = study.take(study.WHOLE, text, jnp.arange(1, 6))
-  for gamma, steps, drafted, tokens in zip(range(1, 6), *found, strict=True):
+  for gamma, *sums in zip(range(1, 6), *found, strict=True):
+    steps, drafted, tokens, scored = sums
+    assert (scored == drafted).all()
     assert drafted.sum() == gamma * steps.sum()
     tau = metrics.ratio(tokens, steps)
     expected = theory.tokens_per_call(0.7, gamma)
@@ -161,19 +163,18 @@ def test_no_steps_are_better_than_the_oracle(cost):
     len(list(itertools.takewhile(bool, text.accepted[0, i:])))
     for i in range(14)
   ]
-  found = study.oracle(text, cost)
-  rate = found.tokens / study.cost_of(found, cost)
+  found = study.oracle(text, cost / 2, cost / 2)
+  rate = study.rate_of(found, cost, 0.0)
   assert rate == pytest.approx(best_of(runs, cost, 3), abs=1e-12)
 
   many = study.look(way(study.WHOLE), job(1.0))
-  found = study.oracle(many, cost)
-  most = found.tokens.sum() / study.cost_of(found, cost).sum()
+  found = study.oracle(many, cost, 0.0)
+  most = study.rate_of(found, cost, 0.0)
   made = study.families(DEPTH, cost, 0.0, (1.0, 1.0, -0.5, 0.2))
   cell = Cell(many, {})
   for name in (study.CONSTANT, 'expected', 'heuristic', 'learned 0.7'):
     for choice in made[name]:
-      taken = cell.take(choice)
-      assert taken.tokens.sum() / study.cost_of(taken, cost).sum() <= most
+      assert study.rate_of(cell.take(choice, False), cost, 0.0) <= most
 
 
 def test_weights_are_found_again():
@@ -202,7 +203,16 @@ def test_what_is_chosen_is_chosen_on_other_prompts(monkeypatch):
   x = dataclasses.replace(study.get_config(), **few_costs)
   rows = {}
   cells = {('code', 0.0): Cell(places(accepted, 3), {})}
-  study.compare(x, cells, lambda place, row: rows.update({row['policy']: row}))
+  study.compare(
+    x,
+    cells,
+    lambda place, row: rows.update({(row['policy'], row['shapes']): row}),
+  )
+  fixed = rows['always', 'fixed']
+  assert fixed['unit_scored'] == [3 * n for n in fixed['unit_steps']]
+  rows = {
+    name: row for (name, shapes), row in rows.items() if shapes == 'ragged'
+  }
   drafted = rows[study.CONSTANT]['unit_drafted']
   steps = rows[study.CONSTANT]['unit_steps']
   assert np.divide(drafted, steps).tolist() == [1, 3, 1, 3]
@@ -251,7 +261,7 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(study, 'look', None)  # Not asked again.
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
   names = [study.CONSTANT, 'entropy 0.3', study.HINDSIGHT, study.ORACLE]
-  assert [r['policy'] for r in rows] == names
+  assert [r['policy'] for r in rows] == names * 2
   assert {*map(reports.fault, rows)} == {''}
   assert '| entropy 0.3 ' in capsys.readouterr().out
   assert len(reports.summary(rows[:1])) > 40
