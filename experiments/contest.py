@@ -13,6 +13,7 @@ parameters, as near as their sizes allow:
   eagle1      a layer that predicts the target's next feature
   medusa      a residual block for each place ahead
   dflash      a layer that fills a block of masks in one pass
+  dspark      the same, corrected by the token drawn before each place
   early_exit  the target's first layers, a norm and an adapter of their own
   lm          an independent draft of two layers, with tables of its own
 
@@ -75,6 +76,7 @@ PUBLISHED = {
   ('eagle1', 'medusa'): 'arXiv:2401.15077',
   ('eagle3', 'medusa'): 'arXiv:2503.01840',
   ('dflash', 'eagle3'): 'arXiv:2602.06036',
+  ('dspark', 'dflash'): 'arXiv:2607.05147',
   ('eagle1', 'lm'): 'arXiv:2401.15077',
   ('medusa', 'lm'): 'arXiv:2401.10774',
 }
@@ -118,6 +120,11 @@ def _dflash(target, n):
   return {'layers': 1, 'mlp_width': n, **_attention(target.width)}
 
 
+def _dspark(target, n):
+  rank = target.width // 8
+  return _dflash(target, n) | {'correction': 'markov', 'rank': rank}
+
+
 def _lm(target, n):
   width = max(32, target.width // 64 * 32)
   size = {'num_layers': 2, 'width': width, 'mlp_width': n}
@@ -130,6 +137,7 @@ KINDS = {
   'eagle1': Kind('eagle', _eagle(1), _steps_of(4)),
   'medusa': Kind('medusa', lambda _, n: {'count': n}, lambda _: range(1, 17)),
   'dflash': Kind('dflash', _dflash, _steps_of(4)),
+  'dspark': Kind('dflash', _dspark, _steps_of(4)),
   'early_exit': Kind(
     'early_exit',
     lambda target, n: {'layers': max(1, target.num_layers // 6), 'rank': n},
