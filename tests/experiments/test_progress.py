@@ -90,7 +90,7 @@ def test_a_duration_is_short(seconds):
 
 @pytest.mark.slow
 def test_totals_of_a_run_stay_and_shares_never_fall(folder, tmp_path, terminal):
-  x = tiny.experiment(folder, results=str(tmp_path / 'a'))
+  x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))
   with contextlib.redirect_stderr(terminal):
     Runner(plan(x)).run()
   last: tuple = ('', 0, 0)

@@ -16,11 +16,12 @@ from specjax.bench import runner as runner_module
 from specjax.bench.config import Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner, singles
+from specjax.errors import UserError
 from specjax.loop import generate
+from specjax.programs import run
 from specjax.stats.row import SCHEMA
 from tests.support import processes, tiny
 
-QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 THREE = Prompts(domains=('code',), count=3, length=16)
 CONFIG = """
 import pathlib
@@ -32,11 +33,11 @@ def get_config():
 
 
 @pytest.mark.slow
-def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
+def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path, capsys):
   (tmp_path / 'config.py').write_text(CONFIG.format(folder=str(folder)))
   out = tmp_path / 'rows'
   flags = [f'--config={tmp_path}/config.py', f'--config.results={out}']
-  process = processes.start('-m', 'experiments.run', *flags, **QUICK)
+  process = processes.start('-m', 'experiments.run', *flags)
   file = out / 'rows.jsonl'
   deadline = time.monotonic() + 300
   while not (file.exists() and file.read_text().count('\n') >= 2):
@@ -47,7 +48,7 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   process.wait()
   kept = file.read_text().splitlines()[:2]
 
-  done = processes.run('experiments.run', *flags, **QUICK)
+  done = processes.run('experiments.run', *flags)
   rows = file.read_text().splitlines()
   assert rows[:2] == kept
   assert len(rows) == 4
@@ -59,13 +60,14 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path):
   speeds = [r['speedup'] for r in found if not r['impossible']]
   assert last['best'] is None or last['best']['speedup'] == max(speeds)
 
-  again = processes.run('experiments.run', *flags, **QUICK)
-  assert 'complete' in again.stdout
+  x = tiny.experiment(folder, results=str(out))
+  run.main(x)
+  assert 'complete' in capsys.readouterr().out
   assert file.read_text().splitlines() == rows
 
-  other = processes.run('experiments.run', *flags, '--config.seed=1', **QUICK)
-  assert other.returncode != 0
-  assert 'another config (different: seed)' in other.stderr
+  x.seed = 1
+  with pytest.raises(UserError, match=r'another config \(different: seed\)'):
+    run.main(x)
   assert file.read_text().splitlines() == rows
 
 
