@@ -6,11 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from specjax import verify
-from specjax.certify import exact
 from specjax.stats import optimal
 from specjax.verify.importance import select
-from tests.library import test_verify as rules
 from tests.support import papers_in_numpy
 
 
@@ -49,15 +46,6 @@ def test_its_law_is_that_of_the_selected_token(near, float64):
   np.testing.assert_allclose(selected, law, atol=1e-12)
   assert max(gives.max(), takes.max()) > 0
   assert law[1] == 0
-
-
-def test_a_step_accepts_as_often_as_its_law_says(float64):
-  p, q = rules.pair(0, 'plain')
-  chances = rules.emitted(verify.importance, exact.tree((0, 0), True), p, q)
-  chance = sum(w for text, w in chances.items() if len(text) == 2)
-  law = select(np.asarray(p.probs[0]), np.asarray(q.probs[0])).law
-  expected = np.minimum(p.probs[0], law).sum()
-  np.testing.assert_allclose(chance, expected, atol=1e-12)
 
 
 def test_float32_is_enough_for_many_tokens():
