@@ -42,7 +42,7 @@ from specjax.types import Draft, Drafter, Rule, Scores, Verdict
 
 # Rules by how the drafts for a place are drawn; with a hub, two of them.
 RULES = {
-  'independent': ('recursive', 'k_seq', 'multi_path', 'naive'),
+  'independent': ('recursive', 'k_seq', 'multi_path', 'importance', 'naive'),
   'different': ('recursive', 'naive'),
   'hub': ('recursive', 'hub', 'naive'),
 }
@@ -229,8 +229,11 @@ def spread(random: np.random.Generator, shape: tuple) -> np.ndarray:
   return (begin + random.random(shape)) / shape[1]
 
 
-def cells(x: OptimalAcceptance) -> Iterator[tuple[int, str, str]]:
-  """Yields drafts, how they are drawn, and rule; one draft is drawn one way."""
+Cell = tuple[int, str, str]  # drafts, how they are drawn, rule
+
+
+def cells(x: OptimalAcceptance) -> Iterator[Cell]:
+  """Yields every cell; one draft is drawn in one way."""
   for n, (siblings, rules) in itertools.product(x.drafts, RULES.items()):
     if siblings == 'independent' or n == 2 or (n > 2 and siblings != 'hub'):
       yield from ((n, siblings, rule) for rule in rules)
@@ -245,23 +248,28 @@ def bound(n: int, siblings: str) -> Callable[..., float]:
 
 
 def measured(
-  x: OptimalAcceptance, prompts: np.ndarray, p: np.ndarray, q: np.ndarray
+  x: OptimalAcceptance,
+  todo: list[Cell],
+  prompts: np.ndarray,
+  p: np.ndarray,
+  q: np.ndarray,
 ) -> Iterator[dict]:
-  """Yields the numbers of every cell.
+  """Yields the numbers of each cell.
 
   Args:
     x: the settings.
+    todo: the cells.
     prompts: [places] the prompt of each place.
     p: [places, V].
     q: [places, V].
   """
-  random = np.random.default_rng(x.seed)
   ones = np.ones(len(p))
 
   def sums(numbers) -> np.ndarray:
     return np.bincount(prompts, numbers)
 
-  for (n, siblings), some in itertools.groupby(cells(x), lambda cell: cell[:2]):
+  for (n, siblings), some in itertools.groupby(todo, lambda cell: cell[:2]):
+    random = np.random.default_rng((x.seed, n))  # All rules have these draws.
     bounds = [*map(bound(n, siblings), p, q)]
     u = spread(random, (len(p), x.draws, n))
     for _, _, name in some:
@@ -300,11 +308,18 @@ def run(x: OptimalAcceptance) -> None:
   runner = Runner(whole_steps(study.plan_one(x, 'verifiers')))
   (method, *others) = runner.built.methods
   need(not others, f'drafters: one is looked at, got {len(others) + 1}')
-  todo = [
-    where
-    for where in itertools.product(runner.prompts, x.temperatures)
-    if not runner.folder.has(domain=where[0], temperature=where[1])
-  ]
+
+  def missing(domain: str, temperature: float) -> list[Cell]:
+    names = 'drafts', 'siblings', 'verifier'
+    where = {'domain': domain, 'temperature': temperature}
+    return [
+      cell
+      for cell in cells(x)
+      if not runner.folder.has(**where, **dict(zip(names, cell, strict=True)))
+    ]
+
+  groups = itertools.product(runner.prompts, x.temperatures)
+  todo = [where for where in groups if missing(*where)]
   for domain, temperature in progress.over('cells', todo):
     texts, seen = runner.prompts[domain], []
     for job in runner.units(domain, temperature):
@@ -314,7 +329,7 @@ def run(x: OptimalAcceptance) -> None:
     facts = study.facts('optimal_acceptance', x, runner.built, texts)
     facts |= {'domain': domain, 'temperature': temperature}
     facts |= {'drafter': method.drafter, 'draft': method.draft}
-    for row in [*measured(x, *columns)]:  # All of a cell, or none.
+    for row in measured(x, missing(domain, temperature), *columns):
       runner.folder.add(results.plain(facts | row))
   study.publish(runner.folder)
 

@@ -19,7 +19,7 @@ from tests.support import tiny
 def settings(folder, tmp_path, **changes):
   x = tiny.experiment(folder, timed=False, quick=False, drafters=('draft',))
   x = dataclasses.replace(x, temperatures=(1.0,), max_new_tokens=3)
-  more = {'results': str(tmp_path / 'rows'), 'drafts': (1, 2), 'draws': 4}
+  more = {'results': str(tmp_path / 'rows'), 'drafts': (1,), 'draws': 4}
   return study.OptimalAcceptance(**vars(x) | more | changes)
 
 
@@ -30,7 +30,7 @@ def test_rows_of_a_tiny_pair(folder, tmp_path, capsys):
   assert {*map(reports.fault, rows)} == {''}
   assert {r['places'] for r in rows} == {6}
   assert [r['unit_places'] for r in rows] == [[3, 3]] * len(rows)
-  table = [x for x in capsys.readouterr().out.splitlines() if x[:3] == '| 2']
+  table = [x for x in capsys.readouterr().out.splitlines() if x[:3] == '| 1']
   assert f'{rows[-1]["share"]:.3f}' in table[-1]
   assert len(reports.summary(rows[:1])) > 40
 
