@@ -189,7 +189,7 @@ def test_a_program_starts_from_them(folder, tmp_path):
     'def get_config():\n'
     "  prompts = Prompts(domains=('code',), count=16, length=16)\n"
     f'  x = tiny.experiment(pathlib.Path({str(folder)!r}), prompts=prompts)\n'
-    '  x.timed, x.batch, x.quick = False, 16, False\n'
+    "  x.drafters, x.timed, x.batch, x.quick = ('ngram',), False, 16, False\n"
     '  return x\n'
   )
   made = []

@@ -619,7 +619,7 @@ def test_a_header_that_lies_is_refused_before_it_is_read(
   'seed',
   [
     pytest.param(i, marks=pytest.mark.slow if i >= 60 else ())
-    for i in range(200)
+    for i in range(100)
   ],
 )
 def test_a_damaged_file_is_read_or_refused(seed, tmp_path):
