@@ -610,7 +610,8 @@ def _orders(rows: list[dict]) -> Table:
     'Each order holds where the 95% interval of the pooled difference is above '
     '0, does not hold where it is below, and is undecided else. tau is '
     f'compared at equal draft lengths, the speed-up on {PLACE} at the best '
-    'length of each; both paired on prompts.',
+    'length of each. Both are paired on prompts, and intervals are over these '
+    'alone: how another training would end is not in them.',
     ['order', 'published', *heads],
     lines,
   )
