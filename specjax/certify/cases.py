@@ -430,6 +430,12 @@ DFLASH_TREE = _dflash('tree of DFlash', _TREE)
 # A place of a block is corrected by the token drawn before it.
 DSPARK = _dflash('DSpark', _CHAIN, correction='rnn', rank=4)
 DSPARK_TREE = _dflash('tree of DSpark', _TREE, correction='gated', rank=4)
+DOMINO = _dflash('Domino', _CHAIN, correction='gru', rank=4, recalled=2)
+# One token has q = 0.
+DFLASH2_TREE = _dflash(
+  'tree of DFlash2', _TREE, correction='selector', rank=4, candidates=3,
+  conv=2, conv_group=4, windows=(3,),
+)  # fmt: skip
 SKIP = _walked(
   'layer skipping', lambda tiny: skip.walk(tiny.target, (0,), (1,))
 )
@@ -502,6 +508,7 @@ CASES = (
   Case('token', verify.token, EAGLE, 'transformer', full=True),
   Case('token', verify.token, DFLASH, 'transformer', full=True),
   Case('token', verify.token, DSPARK, 'transformer', full=True),
+  Case('token', verify.token, DOMINO, 'transformer', full=True),
   Case('token', verify.token, PUBLISHED, 'transformer', full=True),
   Case('token', verify.token, AT_ONCE, 'transformer', full=True),
   Case('block', verify.block, PARD, 'transformer', full=True),
@@ -511,6 +518,7 @@ CASES = (
   Case('recursive', verify.recursive, DFLASH_TREE, 'transformer', full=True),
   Case('recursive', verify.recursive, DSPARK_TREE, 'transformer', full=True),
   Case('recursive', verify.recursive, MEDUSA_CHOSEN, 'transformer', full=True),
+  Case('recursive', verify.recursive, DFLASH2_TREE, 'transformer', full=True),
   Case('block', verify.block, CHAIN, quick=True),
   Case('block', verify.block, LONG, 'poor draft'),
   Case('block', verify.block, STOPPED),

@@ -228,6 +228,12 @@ dflash.trainable(TARGET, **SIZES | {'block': 1}) => block is 1: it holds
 dflash.trainable(TARGET, **SIZES | {'layers': 0}) => layers must be at least 1
 dflash.trainable(TARGET, **SIZES | {'taps': (0, 2)})
   => name layers that do not exist
+dflash.trainable(TARGET, **SIZES | {'correction': 'lstm'})
+  => correction must be one of
+dflash.trainable(TARGET, **SIZES | {'confidence': 'token'})
+  => needs one of the corrections
+dflash.trainable(TARGET, **SIZES | {'windows': (8,)}) => windows has 1 entries
+dflash.trainable(TARGET, **SIZES | {'windows': (8, 2)}) => shorter than a block
 dflash.trainable(TARGET, **SIZES | {'anchors': 0})
   => anchors must be a whole number
 

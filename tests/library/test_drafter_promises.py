@@ -50,7 +50,7 @@ SHAPES = models.in_promises([name for name in models.SHAPES if name in DRAWING])
 ALIKE = (
   'lm, two more or one less', 'lm, expected gain', 'lm, entropy', 'lm, bandit',
   'plain', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
-  'windowed, tree', 'dflash, tree', 'dspark, dynamic tree',
+  'windowed, tree', 'dflash, tree', 'dspark, dynamic tree', 'domino, tree',
 )  # fmt: skip
 MEMORIES = [name for name in models.DRAFTERS if name not in ALIKE]
 

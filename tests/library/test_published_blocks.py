@@ -102,13 +102,14 @@ def write(path, config, tensors):
   return path
 
 
-def body(name, own, text, rows=4):
+def body(name, own, text, rows=4, **more):
   """What the output layer reads [rows, E] of a block, by numpy."""
   table = own.get('embed_tokens.weight', models.target_weights()['embedding'])
   block = np.asarray(table, np.float64)[[text[-1], *[MASK] * (rows - 1)]]
   before = features_of(text, LAYOUTS[name][1])[:-1]
   before = before.reshape(len(before), before.shape[1] * E)
-  return heads_in_numpy.dflash(own, SIZES, before, block, len(text) - 1)
+  config = SIZES | more
+  return heads_in_numpy.dflash(own, config, before, block, len(text) - 1)
 
 
 def unembed(own, made):
@@ -216,15 +217,29 @@ WRONG = {
     r'unused tensors: layers\.2\.mlp\.down_proj\.weight',
   ),
   'another vocabulary': (AUTHORS | {'vocab_size': 12}, {}, 'vocabulary of 12'),
-  'sliding attention': (
+  'sliding attention without a window': (
     AUTHORS | {'layer_types': ['sliding_attention', 'full_attention']},
     {},
-    'layers with sliding attention',
+    'layers with sliding attention need sliding_window',
   ),
-  'a later version': (
-    AUTHORS,
-    {'candidate_selector.hidden_projection.weight': np.zeros(2, np.float32)},
-    'is of DFlash2',
+  'masks that are causal in some layers by name': (
+    AUTHORS
+    | {
+      'layer_types': ['sliding_attention', 'full_attention'],
+      'sliding_window': 8,
+      'is_causal': True,
+    },
+    {},
+    'is_causal = true and some layers',
+  ),
+  'a window shorter than a block': (
+    AUTHORS
+    | {
+      'layer_types': ['sliding_attention', 'full_attention'],
+      'sliding_window': 4,
+    },
+    {},
+    'shorter than a block of 5',
   ),
   'another output': (
     AUTHORS | {'output_multiplier': 0.5},

@@ -29,13 +29,35 @@ def rotate(x, positions, theta, factor=1):
   return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
+def convolved(own, name, x):
+  """A block [b, E] after the first convolution of a part, and the second."""
+  if f'{name}.base_kernel' not in own:
+    return x, lambda y: y
+  base = own[f'{name}.base_kernel']  # [2, taps, E]
+  each = own[f'{name}.kernel_projection'] @ x.T
+  each = each.T.reshape(len(x), 2, base.shape[1], -1)
+  group = x.shape[1] // each.shape[-1]
+
+  def along(y, which):
+    out = np.zeros_like(y)
+    for t in range(len(y)):
+      for o in range(min(t + 1, base.shape[1])):
+        for c in range(y.shape[1]):
+          kernel = base[which, o, c] + each[t, which, o, c // group]
+          out[t, c] += kernel * y[t - o, c]
+    return out
+
+  return along(x, 0), lambda y: along(y, 1)
+
+
 def dflash(tensors, config, features, block, begin):
   """What the target's head reads [b, E] after a block of embeddings.
 
   Args:
     tensors: by their names in `model.safetensors` of z-lab.
     config: `num_attention_heads`, `num_key_value_heads`, `head_dim`,
-      `num_hidden_layers`, `rms_norm_eps` and `rope_theta`.
+      `num_hidden_layers`, `rms_norm_eps` and `rope_theta`; `window`, tokens
+      that are seen to either side, where not all are.
     features: [begin, len(taps) * E] of the target, of all tokens before.
     block: [b, E] embeddings of the last token and of masks.
     begin: position of the block.
@@ -55,6 +77,7 @@ def dflash(tensors, config, features, block, begin):
       if name.startswith(f'layers.{i}.')
     }
     y = rms_norm(x, own['input_layernorm'], eps)
+    y, behind = convolved(own, 'attention_conv', y)
     read = np.concatenate([context, y])
 
     def heads(x, name, own=own):
@@ -65,12 +88,15 @@ def dflash(tensors, config, features, block, begin):
     k = rms_norm(heads(read, 'k'), own['self_attn.k_norm'], eps)
     q, k = rotate(q, at, theta), rotate(k, everywhere, theta)
     k, v = (np.repeat(x, repeats, 1) for x in (k, heads(read, 'v')))
-    weight = softmax(np.einsum('thd,shd->hts', q, k) / np.sqrt(width))
+    score = np.einsum('thd,shd->hts', q, k) / np.sqrt(width)
+    near = np.abs(at[:, None] - everywhere) < config.get('window', np.inf)
+    weight = softmax(np.where(near, score, -np.inf))
     y = np.einsum('hts,shd->thd', weight, v).reshape(len(x), -1)
-    x = x + y @ own['self_attn.o_proj'].T
+    x = x + behind(y @ own['self_attn.o_proj'].T)
     y = rms_norm(x, own['post_attention_layernorm'], eps)
+    y, behind = convolved(own, 'mlp_conv', y)
     y = silu(y @ own['mlp.gate_proj'].T) * (y @ own['mlp.up_proj'].T)
-    x = x + y @ own['mlp.down_proj'].T
+    x = x + behind(y @ own['mlp.down_proj'].T)
   return rms_norm(x, tensors['norm.weight'], eps)
 
 
@@ -140,6 +166,51 @@ def llama(tensors, config, tokens):
   return (
     rms_norm(x, tensors['model.norm.weight'], eps) @ tensors['lm_head.weight'].T
   )
+
+
+def domino(tensors, logits, hidden, embedded, plain):
+  """Logits [K, V] of places after embeddings [K, E] of the tokens before.
+
+  The recurrent layer is that of torch: reset, update, new.
+
+  Args:
+    tensors: by their names in SpecForge's form.
+    logits: [K, V] of the body.
+    hidden: [K, E] that the output layer read.
+    embedded: [K, E].
+    plain: first places that are not corrected.
+  """
+  into, over = (tensors[f'prefix_gru.weight_{x}_l0'] for x in ('ih', 'hh'))
+  state, said = np.zeros(over.shape[1]), []
+  for k, (place, h, e) in enumerate(zip(logits, hidden, embedded, strict=True)):
+    (r, z, n), (r_old, z_old, n_old) = (
+      np.split(made, 3) for made in (into @ e, over @ state)
+    )
+    keep = sigmoid(z + z_old)
+    state = keep * state + (1 - keep) * np.tanh(n + sigmoid(r + r_old) * n_old)
+    y = silu(tensors['embed_proj.0.weight'] @ np.concatenate([h, state]))
+    said.append(place + (k >= plain) * (tensors['embed_proj.2.weight'] @ y))
+  return np.stack(said)
+
+
+def dflash2(tensors, logits, hidden, tokens, candidates):
+  """Logits [K, V] of places, minus infinity where no candidate is.
+
+  Args:
+    tensors: by their names in the authors' form.
+    logits: [K, V] of the body.
+    hidden: [K, E] that the output layer read.
+    tokens: [K] before each place.
+    candidates: how many likeliest tokens there are.
+  """
+  own = {k.removeprefix('candidate_selector.'): x for k, x in tensors.items()}
+  said = np.full(logits.shape, -np.inf)
+  for k, token in enumerate(tokens):
+    read = own['hidden_projection.weight'] @ hidden[k]
+    read = read * own['predecessor_codebook'][token]
+    for c in np.argsort(-logits[k])[:candidates]:
+      said[k, c] = logits[k, c] + read @ own['successor_codebook'][c]
+  return said
 
 
 def medusa(tensors, feature):

@@ -352,8 +352,21 @@ DFLASH_HEAD = module.Head(TARGET, module.Sizes(DFLASH.taps, **DFLASH_SIZES))
 SPARK_SIZES = DFLASH_SIZES | {
   'correction': 'rnn', 'rank': 3, 'confidence': 'token', 'anchored': True
 }  # fmt: skip
-SPARK = dflash.trainable(TARGET, **SPARK_SIZES)
-SPARK_HEAD = module.Head(TARGET, module.Sizes(DFLASH.taps, **SPARK_SIZES))
+DOMINO_SIZES = DFLASH_SIZES | {
+  'correction': 'gru', 'rank': 3, 'recalled': 2, 'plain': 1
+}  # fmt: skip
+DFLASH2_SIZES = DFLASH_SIZES | {
+  'correction': 'selector', 'rank': 3, 'candidates': 4, 'conv': 2,
+  'conv_group': 4, 'windows': (6, None),
+}  # fmt: skip
+SPARK, DOMINO, DFLASH2 = (
+  dflash.trainable(TARGET, **sizes)
+  for sizes in (SPARK_SIZES, DOMINO_SIZES, DFLASH2_SIZES)
+)
+SPARK_HEAD, DOMINO_HEAD, DFLASH2_HEAD = (
+  module.Head(TARGET, module.Sizes(DFLASH.taps, **sizes))
+  for sizes in (SPARK_SIZES, DOMINO_SIZES, DFLASH2_SIZES)
+)
 EAGLE_3_HEAD = Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 EAGLE_3_WALKER = eagle.walk(EAGLE_3_HEAD)
 NARROWED = Narrowed(window=6, sinks=2)
@@ -469,6 +482,11 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     dynamic_tree.make(dflash.walk(SPARK_HEAD, 3), 3, 2, 6),
     head_of(SPARK, 0.3),
   ),
+  'domino, tree': (
+    static_tree.make(dflash.walk(DOMINO_HEAD, 4), (0, 0, 1, 1, 2, 3)),
+    head_of(DOMINO, 0.3),
+  ),
+  'dflash2': (DFLASH2.drafter(DEPTH), head_of(DFLASH2, 0.3)),
   'eagle 1': (EAGLE_1.drafter(DEPTH), head_of(EAGLE_1, 0.3)),
   'eagle 3, tree': (
     static_tree.make(EAGLE_3_WALKER, (0, 0, 0, 1, 1, 2, 5)),
@@ -574,7 +592,7 @@ _ALIKE = (
   'lm, dynamic tree', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
   'windowed, tree', 'lm, windowed', 'dflash, tree', 'dspark, dynamic tree',
   'eagle 3, dynamic tree', 'eagle 3, windowed', 'another vocabulary, tree',
-  'assistant, tree',
+  'assistant, tree', 'domino, tree', 'dflash2',
   'eagle 1, published', 'eagle 3, published', 'next-token layer',
   'some tokens',
 )  # fmt: skip

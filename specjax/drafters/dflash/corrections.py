@@ -9,6 +9,11 @@ for a block, and q is the distribution given the tokens drawn so far.
   gated     + W2 (g * W1[x]), with g = sigmoid(G [h, W1[x]]) and h what the
             output layer reads (DSpark)
   rnn       + W2 tanh(o), of a state over the block (DSpark)
+  gru       + W2 silu(W1 [h, s]), s of a recurrent layer over the embeddings of
+            the tokens from the last committed one on (Domino, as SpecForge
+            writes it); the first places may stay as they are
+  selector  the likeliest candidates alone, + <P[x] * H h, S[candidate]>
+            (DFlash2): other tokens have q = 0
 
 Every module has `prepare(places)`, once for a block, and is called for a place:
 with what `prepare` made of it, the tokens before it and a state.
@@ -24,7 +29,7 @@ from specjax.models.config import TransformerConfig
 from specjax.models.linear import Linear, declare_weight, multiply
 
 MARKOV = 'markov', 'gated', 'rnn'
-KINDS = ('', *MARKOV)
+KINDS = ('', *MARKOV, 'gru', 'selector')
 
 
 class Places(NamedTuple):
@@ -82,3 +87,102 @@ class Markov(nn.Module):
       state = keep * state + (1 - keep) * jnp.tanh(new)
     bias = multiply(y, self.unembedding, self.config.device.rows)
     return Corrected(place.logits + widen(bias), state, known)
+
+
+class Started(NamedTuple):
+  """Places of which the first ones are not corrected."""
+
+  logits: jax.Array  # [..., K, V]
+  hidden: jax.Array  # [..., K, E]
+  on: jax.Array  # [..., K, 1] 0 where there is no correction
+
+
+class Prefix(nn.Module):
+  """The bias of Domino; see the module."""
+
+  sizes: Any  # `module.Sizes`
+  config: TransformerConfig
+
+  def setup(self):
+    s, c = self.sizes, self.config
+
+    def gates(inputs):
+      axes, scale = (None, None, None), inputs**-0.5
+      return Linear(inputs, (3, s.recalled), axes, False, scale, c.device.rows)
+
+    self.read, self.recall = gates(c.width), gates(s.recalled)
+    inputs = c.width + s.recalled
+    self.join = Linear(
+      inputs, (s.rank,), (None, None), False, inputs**-0.5, c.device.rows
+    )
+    outputs = (s.draft_vocab or c.vocab_size,)
+    self.unembedding = declare_weight(
+      self, 'unembedding', s.rank, outputs, (None, None), 0.0
+    )
+
+  def prepare(self, places: Places) -> Started:
+    shape = *places.hidden.shape[:-1], 1
+    on = jnp.arange(shape[-2])[:, None] >= self.sizes.plain
+    return Started(*places, jnp.broadcast_to(on, shape))
+
+  def __call__(self, place: Started, tokens, embedded, state, widen):
+    """The place [..., 1, ...] after tokens [..., T]."""
+    old, new = self.recall(state), self.read(embedded)
+    reset, keep = (nn.sigmoid(old[..., i, :] + new[..., i, :]) for i in (0, 1))
+    fresh = jnp.tanh(new[..., 2, :] + reset * old[..., 2, :])
+    state = keep * state + (1 - keep) * fresh
+    shape = *tokens.shape, place.hidden.shape[-1]
+    hidden = jnp.broadcast_to(place.hidden, shape)
+    y = nn.silu(self.join(jnp.concatenate([hidden, state], -1)))
+    bias = multiply(y, self.unembedding, self.config.device.rows)
+    logits = place.logits + widen(jnp.where(place.on, bias, 0))
+    return Corrected(logits, state)
+
+
+class Candidates(NamedTuple):
+  """The likeliest tokens of places, before any correction."""
+
+  logits: jax.Array  # [..., K, C]
+  ids: jax.Array  # [..., K, C]
+  read: jax.Array  # [..., K, R] H h
+  hidden: jax.Array  # [..., K, E]
+
+
+class Selector(nn.Module):
+  """The choice of DFlash2 among candidates; see the module."""
+
+  sizes: Any  # `module.Sizes`
+  config: TransformerConfig
+
+  def setup(self):
+    s, c = self.sizes, self.config
+    shape, draw = (c.vocab_size, s.rank), nn.initializers.normal(1.0)
+    self.before = self.param('before', draw, shape)
+    self.after = self.param('after', nn.initializers.zeros, shape)
+    self.read = Linear(
+      c.width, (s.rank,), (None, None), False, c.width**-0.5, c.device.rows
+    )
+
+  def prepare(self, places: Places) -> Candidates:
+    found = jax.lax.top_k(places.logits, self.sizes.candidates)
+    return Candidates(*found, self.read(places.hidden), places.hidden)
+
+  def __call__(self, place: Candidates, tokens, embedded, state, widen):
+    """The place [..., 1, ...] after tokens [..., T]."""
+    del embedded, widen  # Unused: candidates are tokens of the target.
+    read = self.before[tokens] * place.read
+    scores = place.logits + jnp.einsum(
+      '...r,...cr->...c', read, self.after[place.ids]
+    )
+    ids = jnp.broadcast_to(place.ids, scores.shape)
+    none = jnp.full((*tokens.shape, self.config.vocab_size), -jnp.inf)
+    logits = jnp.put_along_axis(
+      none.astype(scores.dtype), ids, scores, -1, inplace=False
+    )
+    return Corrected(logits, state)
+
+
+def of_kind(sizes: Any, config: TransformerConfig) -> nn.Module:
+  """The correction that the sizes of a head name."""
+  kinds = {'gru': Prefix, 'selector': Selector}
+  return kinds.get(sizes.correction, Markov)(sizes, config)

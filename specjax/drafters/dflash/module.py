@@ -64,9 +64,18 @@ class Sizes:
       first mask the second one; else the first mask says the first place.
     correction: by the token before a place, one of `corrections.KINDS`.
     rank: of the correction.
+    recalled: width of the state of the correction `gru`.
+    plain: first places that `gru` leaves as they are.
+    candidates: of the correction `selector`.
     confidence: what says how likely the target accepts a place: '', nothing;
       'place', what the output layer reads there; 'token', the token before,
       too, which a correction of DSpark knows.
+    conv: taps of the convolutions around attention and MLP, along a block, as
+      in DFlash2; 0: none.
+    conv_group: channels whose weights change alike from place to place.
+    windows: of each layer, how many tokens a place sees, itself included, and
+      None: all. Empty: no layer has a window. `causal` is of layers with one,
+      where there are any.
   """
 
   taps: tuple[int, ...]
@@ -89,10 +98,19 @@ class Sizes:
   anchored: bool = False
   correction: str = ''
   rank: int = 64
+  recalled: int = 64
+  plain: int = 0
+  candidates: int = 16
   confidence: str = ''
+  conv: int = 0
+  conv_group: int = 16
+  windows: tuple[int | None, ...] = ()
 
   def __post_init__(self):
-    check_number('rank', self.rank, 1)
+    for name in ('rank', 'recalled', 'candidates', 'conv_group'):
+      check_number(name, getattr(self, name), 1)
+    for name in ('plain', 'conv'):
+      check_number(name, getattr(self, name), 0)
     for name, known in (
       ('correction', corrections.KINDS),
       ('confidence', ('', 'place', 'token')),
@@ -112,6 +130,14 @@ class Sizes:
       )
     if self.layers < 1:
       raise ValueError(f'layers must be at least 1, got {self.layers}')
+    if self.windows and len(self.windows) != self.layers:
+      raise ValueError(
+        f'windows has {len(self.windows)} entries for {self.layers} layers'
+      )
+    if min((x for x in self.windows if x), default=self.block) < self.block:
+      raise ValueError(
+        f'windows {self.windows} are shorter than a block of {self.block}'
+      )
     if self.draft_vocab and not self.own_unembedding:
       raise ValueError('draft_vocab is of a head with logits of its own')
 
@@ -123,7 +149,7 @@ class Sizes:
   @property
   def state(self) -> int:
     """Width of what a correction remembers from place to place."""
-    return self.rank if self.correction == 'rnn' else 0
+    return {'rnn': self.rank, 'gru': self.recalled}.get(self.correction, 0)
 
   @property
   def in_turn(self) -> bool:
@@ -135,7 +161,8 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
   """The sizes that a head's config.json names; options have defaults."""
   names = [field.name for field in dataclasses.fields(Sizes)]
   known = {name: config[name] for name in names if name in config}
-  return Sizes(**known | {'taps': tuple(config['taps'])})
+  tuples = {k: tuple(x) for k, x in known.items() if isinstance(x, list)}
+  return Sizes(**known | tuples)
 
 
 def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:
@@ -147,11 +174,65 @@ def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:
     **overrides.other_positions(sizes.rope_theta, sizes.rope_scaling, target),
     name: {'causal': not sizes.causal},
     f'the {first} says the first place': {'anchored': not sizes.anchored},
+    **({'no window': {'windows': ()}} if sizes.windows else {}),
+    **{
+      f'corrected from place {n + 1} on': {'plain': n}
+      for n in (sizes.plain - 1, sizes.plain + 1)
+      if n >= 0 and sizes.correction == 'gru'
+    },
   }
+
+
+class BlockConv(nn.Module):
+  """A convolution along a block, before and behind a part of a layer.
+
+  out[t, c] = sum_o (base[o, c] + own[t, o, c // group]) x[t - o, c], where
+  `own` is a product of what comes in, and nothing is before the block.
+  """
+
+  sizes: Sizes
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    """Maps blocks [B, T, E]; returns them, and the map of what is made."""
+    s, c = self.sizes, self.config
+
+    def begin(key, shape, dtype=jnp.float32):
+      del key  # Unused: nothing is changed at first.
+      return jnp.zeros(shape, dtype).at[:, 0].set(1)
+
+    base = self.param('base', begin, (2, s.conv, c.width))
+    outputs = 2, s.conv, c.width // s.conv_group
+    own = Linear(
+      c.width,
+      outputs,
+      (None, None, None, None),
+      False,
+      0.1 * c.width**-0.5,
+      c.device.rows,
+      name='own',
+    )(x)
+    kernels = base + jnp.repeat(own, s.conv_group, -1)  # [B, T, 2, taps, E]
+    rows = min(x.shape[1], s.block)  # Of one block, or of many in a row.
+
+    def along(x, which):
+      blocks = x.reshape(-1, rows, c.width)
+      kernel = kernels[:, :, which].reshape(-1, rows, s.conv, c.width)
+      padded = jnp.pad(blocks, ((0, 0), (s.conv - 1, 0), (0, 0)))
+      made = sum(
+        kernel[:, :, o] * padded[:, s.conv - 1 - o :][:, :rows]
+        for o in range(s.conv)
+      )
+      return made.reshape(x.shape).astype(x.dtype)
+
+    return along(x, 0), functools.partial(along, which=1)
 
 
 class BlockLayer(Layer):
   """A decoder layer whose keys and values are also made of a context."""
+
+  sizes: Sizes
 
   def setup(self):
     c = self.config
@@ -165,6 +246,9 @@ class BlockLayer(Layer):
     )
     if c.qk_norm:
       self.k_norm = Norm(c, c.head_dim)
+    if self.sizes.conv:
+      self.attention_conv = BlockConv(self.sizes, c)
+      self.mlp_conv = BlockConv(self.sizes, c)
 
   def read(self, x, positions) -> KV:
     """Keys and values of features [B, T, E] at positions [B, T]."""
@@ -174,9 +258,17 @@ class BlockLayer(Layer):
     k = rotary.rotate(k, positions, *self._rotation())
     return caches.block_of_rows(k[..., 0, :], v[..., 0, :])
 
+  def _mlp(self, x):
+    if not self.sizes.conv:
+      return super()._mlp(x)
+    x, behind = self.mlp_conv(x)
+    return behind(super()._mlp(x))
+
   def _attention(self, x, positions, cache, length, mask, flight, at, bias):
     c = self.config
     b, t = x.shape[:2]
+    if self.sizes.conv:
+      x, behind = self.attention_conv(x)
     q = Linear(
       c.width,
       (c.num_kv_heads, c.group, c.head_dim),
@@ -198,13 +290,16 @@ class BlockLayer(Layer):
       length,
       new,
       mask,
+      positions,
+      # Masks say what is seen of the block, and of a text in flight.
+      None if cache is None else c.reach(self.index),
       bias=bias,
       over_cache=c.attention,
     )
     y = self._out(
       'out', c.num_heads * c.head_dim, ('heads', 'width'), c.out_bias
     )(y.reshape(b, t, -1))
-    return y, new
+    return (behind(y) if self.sizes.conv else y), new
 
 
 class DFlash(nn.Module):
@@ -221,7 +316,8 @@ class DFlash(nn.Module):
     )
     self.norm_context = Norm(c)
     self.layers = [
-      BlockLayer(c, i, name=f'layer{i}') for i in range(c.num_layers)
+      BlockLayer(c, i, self.sizes, name=f'layer{i}')
+      for i in range(c.num_layers)
     ]
     self.norm = Norm(c)
     s, draw = self.sizes, nn.initializers.normal(c.width**-0.5)
@@ -242,7 +338,7 @@ class DFlash(nn.Module):
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
     if s.correction:
-      self.correction = corrections.Markov(s, c)
+      self.correction = corrections.of_kind(s, c)
     if s.confidence:
       inputs = c.width + s.rank * (s.confidence == 'token')
       self.confidence = Linear(
@@ -254,7 +350,7 @@ class DFlash(nn.Module):
     x = self.norm_context(self.fuse(hidden.reshape(*hidden.shape[:-2], -1)))
     return tuple(layer.read(x, positions) for layer in self.layers)
 
-  def __call__(self, x, positions, cache, length, mask, flight=None, at=0):
+  def __call__(self, x, positions, cache, length, masks, flight=None, at=0):
     """Maps embedded blocks [B, T, E] to the head's input [B, T, E].
 
     Args:
@@ -262,7 +358,8 @@ class DFlash(nn.Module):
       positions: [B, T].
       cache: one KV a layer, of the context, or None.
       length: [B] slots of it that are seen.
-      mask: [B, T, N] which rows in flight each of them sees.
+      masks: [B, T, N] which rows in flight each of them sees, in layers
+        without a window and in those with one.
       flight: the rows in flight without these, one KV a layer; None: these
         are all.
       at: row in flight where these go.
@@ -270,6 +367,7 @@ class DFlash(nn.Module):
     for i, layer in enumerate(self.layers):
       own = None if cache is None else cache[i]
       block = None if flight is None else flight[i]
+      mask = masks[self.config.reach(i) is not None]
       x, _ = layer(x, positions, own, length, mask, block, at)
     return self.norm(x)
 
@@ -300,7 +398,7 @@ class DFlash(nn.Module):
   def everything(self, hidden, x, positions, mask):
     """Touches all parameters."""
     self.read(hidden, positions)
-    made = self(x, positions, None, None, mask)
+    made = self(x, positions, None, None, (mask, mask))
     if self.sizes.own_unembedding:
       self.head(made)
     if self.sizes.in_turn:
@@ -320,6 +418,15 @@ class Head:
   @functools.cached_property
   def config(self) -> TransformerConfig:
     s, t = self.sizes, self.target.config
+    if s.conv and t.width % s.conv_group:
+      raise ValueError(
+        f'conv_group is {s.conv_group}: it must divide the width, {t.width}'
+      )
+    if s.correction == 'selector' and s.candidates > t.vocab_size:
+      raise ValueError(
+        f'candidates is {s.candidates}: choose at most the {t.vocab_size} '
+        'tokens of the target'
+      )
     return TransformerConfig(
       vocab_size=t.vocab_size,
       width=t.width,
@@ -333,6 +440,7 @@ class Head:
       qk_norm=s.qk_norm,
       rope_theta=s.rope_theta,
       rope_scaling=s.rope_scaling,
+      windows=s.windows,
       qkv_bias=s.bias,
       out_bias=s.bias,
       attention=t.attention,
@@ -356,10 +464,13 @@ class Head:
     )
     return nn.meta.unbox(made['params'])
 
+  def _table(self, params):
+    own = self.sizes.own_embedding
+    return (params.drafter if own else params.target)['embedding']
+
   def embed(self, params, tokens, rows: int):
     """Blocks [..., rows, E]: each of the tokens [...] and masks behind it."""
-    own = self.sizes.own_embedding
-    table = (params.drafter if own else params.target)['embedding']
+    table = self._table(params)
     first = embed(table, tokens)[..., None, :]
     if self.sizes.mask_token is None:
       mask = params.drafter['mask'].astype(first.dtype)
@@ -415,9 +526,11 @@ class Head:
     """
     if not self.sizes.in_turn:
       return Corrected(place.logits, state), None
-    own = {'params': params.drafter}
+    own, embedded = {'params': params.drafter}, None
+    if self.sizes.correction == 'gru':
+      embedded = embed(self._table(params), tokens)
     return self.module.apply(
-      own, place, tokens, None, state, method=DFlash.correct
+      own, place, tokens, embedded, state, method=DFlash.correct
     )
 
   def say(self, params, tokens, positions, cache, used, rows: int) -> Places:
@@ -433,10 +546,10 @@ class Head:
     """
     x = self.embed(params, tokens, rows)
     at = positions[:, None] + jnp.arange(rows)
-    sees = jnp.ones((len(tokens), rows, rows), bool)
-    if self.sizes.causal:
-      sees = jnp.tril(sees)
-    return self.places(params, self.forward(params, x, at, cache, used, sees))
+    every = jnp.ones((len(tokens), rows, rows), bool)
+    sees = jnp.tril(every) if self.sizes.causal else every
+    masks = every if self.sizes.windows else sees, sees
+    return self.places(params, self.forward(params, x, at, cache, used, masks))
 
   def say_many(self, params, tokens, hidden, first) -> Places:
     """Places [B, A, K] of blocks along a text, in one pass.
@@ -464,13 +577,18 @@ class Head:
     before = jnp.repeat(jnp.arange(length) < first[..., None], rows, 1)
     own = jnp.repeat(jnp.repeat(jnp.eye(count, dtype=bool), rows, 0), rows, 1)
     own = jnp.broadcast_to(own, (batch, *own.shape))
+    far = at.reshape(batch, -1, 1) - jnp.arange(length)
+    near = far < min((x for x in self.sizes.windows if x), default=0)
+    masks = [
+      jnp.concatenate([seen, own], -1) for seen in (before, before & near)
+    ]
     made = self.forward(
       params,
       x.reshape(batch, count * rows, -1),
       at.reshape(batch, -1),
       None,
       None,
-      jnp.concatenate([before, own], -1),
+      masks,
       flight,
       length,
     )

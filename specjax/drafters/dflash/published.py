@@ -13,7 +13,9 @@ Three more formats have the same body and a correction (`corrections`): each is
 known by its tensors, and config.json has to name it, too. DSpark (arXiv:
 2607.05147) is written by speculators, SpecForge and DeepSpec. SpecForge trains
 it with the last token saying the first place, and samples as if the first mask
-did: `sample_from_anchor` decides here, by default as it is trained.
+did: `sample_from_anchor` decides here, by default as it is trained. Domino is
+written by SpecForge, where `shift_label` says the same of it. DFlash2 (z-lab)
+has convolutions and windows, too.
 """
 
 import functools
@@ -39,7 +41,6 @@ _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
 # Of heads that do more, with the values at which they do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-  'is_causal': (None, False),
   'input_embedding_scale': (None, 1, 1.0),
   'output_multiplier': (None, 1, 1.0),
   'final_logit_softcapping': (None, 0, 0.0),
@@ -48,11 +49,46 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 _QUERIES = TensorSplit(lambda x: (x,), 3)
 _BOTH = TensorSplit(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
 _GATES = TensorSplit(lambda x: (x,), 2)  # [in, 3, R], and [3, R]
-DSPARK = 'DSpark'
-_MARKOV, _CONFIDENCE = 'markov_head.markov_', 'confidence_head.proj'
+_KERNELS = TensorSplit(lambda x: (x,), 3)  # [E, 2, taps, groups]
+DSPARK, DOMINO, DFLASH2 = 'DSpark', 'Domino', 'DFlash2'
+_CONFIDENCE = 'confidence_head.proj'
 _GATE = {'gated': 'markov_head.gate_proj', 'rnn': 'markov_head.joint_proj'}
 # The tensor that a format is known by.
-_MARKS = {DSPARK: 'markov_head.markov_w1.weight'}
+_MARKS = {
+  DSPARK: 'markov_head.markov_w1.weight',
+  DOMINO: 'prefix_gru.weight_hh_l0',
+  DFLASH2: 'candidate_selector.predecessor_codebook',
+}
+# Of corrections, each parameter with its tensor.
+_MARKOV_TENSORS = {
+  'embedding': (KEEP, 'markov_head.markov_w1.weight'),
+  'unembedding': (LINEAR, 'markov_head.markov_w2.weight'),
+}
+_TENSORS: dict[str, dict[str, tuple[TensorSplit, str]]] = {
+  '': {},
+  'markov': _MARKOV_TENSORS,
+  'gated': _MARKOV_TENSORS
+  | {
+    'gate/w': (LINEAR, f'{_GATE["gated"]}.weight'),
+    'gate/b': (KEEP, f'{_GATE["gated"]}.bias'),
+  },
+  'rnn': _MARKOV_TENSORS
+  | {
+    'gate/w': (_GATES, f'{_GATE["rnn"]}.weight'),
+    'gate/b': (_GATES, f'{_GATE["rnn"]}.bias'),
+  },
+  'gru': {
+    'read/w': (_GATES, 'prefix_gru.weight_ih_l0'),
+    'recall/w': (_GATES, 'prefix_gru.weight_hh_l0'),
+    'join/w': (LINEAR, 'embed_proj.0.weight'),
+    'unembedding': (LINEAR, 'embed_proj.2.weight'),
+  },
+  'selector': {
+    'before': (KEEP, 'candidate_selector.predecessor_codebook'),
+    'after': (KEEP, 'candidate_selector.successor_codebook'),
+    'read/w': (LINEAR, 'candidate_selector.hidden_projection.weight'),
+  },
+}
 
 
 def _holds(names: frozenset[str]) -> bool:
@@ -92,12 +128,6 @@ def _check_name(files: Files, name: str) -> None:
 
 def _check_plain(files: Files) -> None:
   """Refuses heads that only begin as these."""
-  more = [name for name in files.tensors if 'candidate_selector' in name]
-  if more:
-    raise CheckpointError(
-      f'{files.directory}: {more[0]} is of DFlash2, whose drafts choose among '
-      'candidates; only heads of the first version are read'
-    )
   for name, plain in _PLAIN.items():
     value = _attribute(files, name)
     if value not in plain:
@@ -110,11 +140,6 @@ def _check_plain(files: Files) -> None:
 def _read_layers(files: Files) -> dict[str, Any]:
   """Fields of `TransformerConfig` that config.json says of the layers."""
   rest = files.layer
-  if 'sliding_attention' in (rest.get('layer_types') or ()):
-    raise CheckpointError(
-      f'{files.directory}: config.json has layers with sliding attention, '
-      'which no DFlash head here has'
-    )
   rows = (
     *size_rows(32768, 32, 128),
     rope.rope_row(),
@@ -197,20 +222,68 @@ def _sources(sizes: module.Sizes) -> dict[str, Tensors]:
         for norm, name in norms.items()
       },
     }
-  if sizes.correction:
-    found |= {
-      'correction/embedding': (KEEP, (f'{_MARKOV}w1.weight',)),
-      'correction/unembedding': (LINEAR, (f'{_MARKOV}w2.weight',)),
-    }
-  if gate := _GATE.get(sizes.correction):
-    three = sizes.correction == 'rnn'
-    for kind, end, plain in (('weight', 'w', LINEAR), ('bias', 'b', KEEP)):
-      split = _GATES if three else plain
-      found[f'correction/gate/{end}'] = split, (f'{gate}.{kind}',)
+    for part in ('attention_conv', 'mlp_conv') if sizes.conv else ():
+      own = f'{theirs}.{part}'
+      found |= {
+        f'{ours}/{part}/base': (KEEP, (f'{own}.base_kernel',)),
+        f'{ours}/{part}/own/w': (
+          _KERNELS,
+          (f'{own}.kernel_projection.weight',),
+        ),
+      }
+  for key, (split, name) in _TENSORS[sizes.correction].items():
+    found[f'correction/{key}'] = split, (name,)
   if sizes.confidence:
     for kind, end, split in (('weight', 'w', LINEAR), ('bias', 'b', KEEP)):
       found[f'confidence/{end}'] = split, (f'{_CONFIDENCE}.{kind}',)
   return {key: Tensors(*source) for key, source in found.items()}
+
+
+def _agreed(files: Files, field: str, tensor: str, axis: int) -> int:
+  """A size of a matrix, which config.json may not contradict."""
+  size = files.shape(tensor, 2)[axis]
+  if (value := _attribute(files, field)) not in (None, size):
+    raise CheckpointError(
+      f'{files.directory}: tensor {tensor} has shape '
+      f'{files.tensors[tensor].shape}, and config.json {field} = {value!r}'
+    )
+  return size
+
+
+def _body(files: Files, layers: int, width: int) -> dict[str, Any]:
+  """What `Sizes` says of convolutions, windows and masks."""
+  found: dict[str, Any] = {}
+  conv = 'layers.0.attention_conv'
+  if f'{conv}.base_kernel' in files.tensors:
+    taps = files.shape(f'{conv}.base_kernel', 3)[1]
+    group = _number(files, 'conv_group_size', 1)
+    rows = files.shape(f'{conv}.kernel_projection.weight', 2)[0]
+    if rows * group != 2 * taps * width:
+      raise CheckpointError(
+        f'{files.directory}: tensor {conv}.kernel_projection.weight has {rows} '
+        f'rows, and conv_group_size = {group} of config.json makes it '
+        f'{2 * taps * width / group:g}'
+      )
+    found |= {'conv': taps, 'conv_group': group}
+  kinds = files.layer.get('layer_types') or ()
+  slides = [kind == 'sliding_attention' for kind in kinds]
+  causal = _attribute(files, 'is_causal')
+  if any(slides):
+    window = files.layer.get('sliding_window')
+    if type(window) is not int or window < 1 or len(slides) != layers:
+      raise CheckpointError(
+        f'{files.directory}: config.json: layers with sliding attention need '
+        f'sliding_window and {layers} layer_types, got {window!r} and {kinds}'
+      )
+    found['windows'] = tuple(window if x else None for x in slides)
+    if causal is None:
+      causal = not _attribute(files, 'sliding_window_non_causal')
+    if causal and _attribute(files, 'is_causal') and not all(slides):
+      raise CheckpointError(
+        f'{files.directory}: config.json has is_causal = true and some layers '
+        'with sliding attention, which no DFlash head here has'
+      )
+  return found | {'causal': bool(causal)}
 
 
 def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
@@ -218,6 +291,24 @@ def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
   given = (_attribute(files, x) for x in ('sample_from_anchor', 'shift_label'))
   first = next((x for x in given if x is not None), name == DSPARK)
   found: dict[str, Any] = {'anchored': bool(first)}
+  if name == DOMINO:
+    rank, recalled = (
+      _agreed(files, field, *which)
+      for field, *which in (
+        ('emb_dim', 'embed_proj.0.weight', 0),
+        ('gru_hidden_dim', _MARKS[name], 1),
+      )
+    )
+    plain = _attribute(files, 'pure_draft_prefix_len')
+    plain = 0 if plain is None else _number(files, 'pure_draft_prefix_len', 0)
+    more = {'rank': rank, 'recalled': recalled, 'plain': plain}
+    return found | {'correction': 'gru', **more}
+  if name == DFLASH2:
+    return found | {
+      'correction': 'selector',
+      'rank': _agreed(files, 'selector_rank', _MARKS[name], 1),
+      'candidates': _number(files, 'selector_top_k', 1),
+    }
   if name not in _MARKS:
     return found
   named = _attribute(files, 'markov_head_type') or 'vanilla'
@@ -228,12 +319,7 @@ def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
       f'{files.directory}: config.json has markov_head_type = {named!r}, but '
       f'its tensors are those of {here or "vanilla"}'
     )
-  rank = files.shape(_MARKS[name], 2)[1]
-  if _attribute(files, 'markov_rank') not in (None, rank):
-    raise CheckpointError(
-      f'{files.directory}: tensor {_MARKS[name]} has rank {rank}, and '
-      f'config.json markov_rank {_attribute(files, "markov_rank")}'
-    )
+  rank = _agreed(files, 'markov_rank', _MARKS[name], 1)
   found |= {'correction': kind, 'rank': rank}
   if f'{_CONFIDENCE}.weight' in files.tensors:
     inputs = files.shape(f'{_CONFIDENCE}.weight', 2)[1]
@@ -267,6 +353,7 @@ def _describe(files: Files, name: str) -> Found:
         'rope_scaling', 'norm_eps', 'bias',
       )
     },
+    **_body(files, fields['num_layers'], width),
     **_correction(files, name, width),
     **formats.options(files, vocab),
   }  # fmt: skip

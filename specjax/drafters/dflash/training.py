@@ -1,6 +1,7 @@
 """The loss and the measures of DFlash heads."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,34 +11,49 @@ from specjax.drafters.heads.trainable import mean
 from specjax.drafters.shapes import parallel
 
 
-def _judge(head: Head, params, seen, first):
-  """For each place of blocks: logits [B, A, V], the target's, and weights.
+class Judged(NamedTuple):
+  """A place of A blocks in each text."""
 
-  And its confidence as log-odds [B, A], or None. The token before a place is
-  that of the text.
-  """
-  said = head.say_many(params, seen.tokens, seen.hidden, first)
-  said, state = head.prepare(params, said), head.state(first.shape, float)
+  said: jax.Array  # [B, A, V] logits
+  goal: jax.Array  # [B, A, V] the target's
+  counts: jax.Array  # [B, A]
+  sure: jax.Array | None  # [B, A] log-odds of its confidence
+  plain: jax.Array  # [B, A, V] logits before a correction
+  ids: jax.Array | None  # [B, A, C] candidates, where only they are chosen
+
+
+def _judge(head: Head, params, seen, first):
+  """Yields each place of blocks; the token before it is that of the text."""
+  places = head.say_many(params, seen.tokens, seen.hidden, first)
+  said, state = head.prepare(params, places), head.state(first.shape, float)
   rows = jnp.arange(len(first))[:, None]
   for k in range(head.sizes.depth):
     at = rows, first + k
     place = jax.tree.map(lambda x, k=k: x[:, :, k], said)
     made, sure = head.correct(params, place, seen.tokens[at], state)
     state = made.state
-    yield made.logits, seen.logits[at], seen.weights[at], sure
+    yield Judged(
+      made.logits,
+      seen.logits[at],
+      seen.weights[at],
+      sure,
+      places.logits[:, :, k],
+      getattr(place, 'ids', None),
+    )
 
 
-def _misjudged(said, goal, counts, sure):
-  """Cross-entropy of log-odds [...] that a token of q is accepted."""
-  p, q = jax.nn.softmax(goal), jax.nn.softmax(said)
+def _misjudged(place: Judged):
+  """Cross-entropy of the log-odds that a token of q is accepted."""
+  p, q = jax.nn.softmax(place.goal), jax.nn.softmax(place.said)
   accepted = jax.lax.stop_gradient(jnp.minimum(p, q).sum(-1))
-  return mean(jax.nn.softplus(sure) - accepted * sure, counts)
+  return mean(jax.nn.softplus(place.sure) - accepted * place.sure, place.counts)
 
 
 def loss(head: Head, anchors: int, decay: float, params, seen, key):
   """Cross-entropy of each place; of far ones less, as they matter less.
 
-  Where there is a confidence, its own too: of the chance `sum(min(p, q))`.
+  Where there is a confidence, its own too: of the chance `sum(min(p, q))`. A
+  place that chooses among candidates learns to find them, and to choose.
   """
   batch, length = seen.tokens.shape
   ends = length - head.sizes.block + 1
@@ -52,10 +68,14 @@ def loss(head: Head, anchors: int, decay: float, params, seen, key):
   weights /= weights.sum()
   terms = {}
   for k, place in enumerate(_judge(head, params, seen, first)):
-    said, goal, counts, sure = place
+    said, goal, counts, sure, plain, ids = place
+    if ids is not None:
+      chosen = (jnp.take_along_axis(x, ids, -1) for x in (goal, said))
+      terms[f'choice{k + 1}'] = weights[k] * seen.judge(*chosen, counts)
+      said = plain
     terms[f'place{k + 1}'] = weights[k] * seen.judge(goal, said, counts)
     if sure is not None:
-      terms[f'sure{k + 1}'] = weights[k] * _misjudged(*place)
+      terms[f'sure{k + 1}'] = weights[k] * _misjudged(place)
   return terms
 
 
