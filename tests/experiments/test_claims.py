@@ -420,6 +420,27 @@ def test_rules_are_compared_on_the_same_trees():
 @pytest.mark.parametrize(
   ('claim', 'one', 'other'),
   [
+    ('best_path', ('one path', 'block'), ('two paths', 'multi_path')),
+    (
+      'hubs',
+      ('two without replacement', 'recursive'),
+      ('two with a hub', 'hub'),
+    ),
+  ],
+)
+def test_drafts_are_compared_under_rules_of_their_own(claim, one, other):
+  low, high = (
+    row(name, calls, verifier=rule)
+    for (name, rule), calls in ((one, 4), (other, 3))
+  )
+  assert [*outcomes(CLAIMS[claim]({'paths': [low, high]})).values()] == [HOLDS]
+  wrong = high | {'verifier': 'k_seq'}
+  assert not CLAIMS[claim]({'paths': [low, wrong]})
+
+
+@pytest.mark.parametrize(
+  ('claim', 'one', 'other'),
+  [
     ('suffixes', 'ngram', 'suffix'),
     ('suffixes', 'ngram tree', 'suffix tree'),
     ('recycling', 'ngram tree', 'recycling'),
