@@ -272,7 +272,9 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
   [
     ('costs', {'costs': ()}),
     ('costs', {'costs': (-0.1,)}),
+    ('nor both 0', {'costs': (0.0,), 'scoring': 0.0}),
     ('folds', {'folds': 1}),
+    ('drafters', {'gammas': (1, 2)}),
     ('verifiers', {'verifiers': ('block',)}),
   ],
 )
