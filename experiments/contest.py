@@ -56,7 +56,7 @@ from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, estimated
 from specjax.stats import metrics, roofline
 from specjax.stats.row import group
-from specjax.training import train_heads
+from specjax.training import folders, train_heads
 from specjax.training.recipes import (
   Examples,
   Heads,
@@ -395,7 +395,10 @@ def work_of(head: Trainable | None, target: Model, gamma: int) -> dict:
 
 
 def costs(head: Trainable, target: Model, gamma: int) -> dict[str, Any]:
-  """Returns FLOPs of a drafted token, and v and c by chip and batch."""
+  """Returns FLOPs of a drafted token, and v and c by chip and batch.
+
+  Texts are short, 72 tokens, so caches hardly count.
+  """
   plainly = work_of(None, target, 0)['score']
   mine = work_of(head, target, gamma)
   draft = mine.get('propose', Work()) + mine.get('tell', Work())
@@ -452,7 +455,10 @@ def run(x: Contest) -> None:
   for steps, entry in itertools.product(x.steps, entries.values()):
     recipe = entry.recipe(x, steps)
     weights = pathlib.Path(recipe.folder) / 'weights'
-    if not weights.exists():
+    if weights.exists():
+      train_heads.check(recipe)
+      folders.claim(weights.parent, recipe)  # Of these very settings.
+    else:
       train_heads.main(recipe)
     name, o = f'{entry.name}-{steps}', recipe.optimization
     load = f'specjax.drafters.{entry.kind.load}.load'
@@ -531,7 +537,7 @@ def order(worse: list[dict], better: list[dict], place: str = '') -> tuple:
   Returns:
     The pooled difference and its outcome; neither where no cell is common.
   """
-  cell = ('domain', 'temperature') if place else (*_CELL,)
+  cell = ('domain', 'temperature', *(() if place else ('gamma',)))
   if place:
     worse, better = (best_length(rows, place) for rows in (worse, better))
   below = group(worse, *cell)
@@ -545,9 +551,6 @@ def order(worse: list[dict], better: list[dict], place: str = '') -> tuple:
   if not found:
     return None, '-'
   return findings.pool(found).estimate, findings.overall(found)
-
-
-_CELL = ('domain', 'temperature', 'gamma')
 
 
 def _by_drafter(rows: list[dict]) -> dict[tuple, list[dict]]:

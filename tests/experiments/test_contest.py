@@ -159,3 +159,5 @@ def test_a_contest_trains_once_and_compares(folder, tmp_path, capsys):
   study.run(dataclasses.replace(x, candidates={}))
   assert weights.stat().st_mtime_ns == before
   assert 'eagle1 > lm' not in capsys.readouterr().out
+  with pytest.raises(UserError, match='another recipe'):
+    study.run(dataclasses.replace(x, candidates={}, seed=1))
