@@ -25,7 +25,7 @@ import numpy as np
 
 from configs import real_pair
 from specjax import pair, verify
-from specjax.bench import measure, results, study
+from specjax.bench import costs, measure, results, study
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.plan import whole_steps
 from specjax.bench.runner import Runner
@@ -308,6 +308,13 @@ def run(x: OptimalAcceptance) -> None:
   runner = Runner(whole_steps(study.plan_one(x, 'verifiers')))
   (method, *others) = runner.built.methods
   need(not others, f'drafters: one is looked at, got {len(others) + 1}')
+  texts = next(iter(runner.prompts.values()))[:1]
+  first = runner.built.job(texts, [0], x.temperatures[0])
+  need(
+    costs.is_drawn(method.single, first),
+    f'drafters: {method.drafter!r} chooses its tokens and draws none: name one '
+    'that draws, such as lm',
+  )
 
   def missing(domain: str, temperature: float) -> list[Cell]:
     names = 'drafts', 'siblings', 'verifier'
@@ -341,7 +348,7 @@ def fields(row: dict) -> dict:
   del row  # Unused: all rows have the same.
   numbers = 'unit_places unit_accepted unit_bound'
   return study.fields(
-    text='drafter domain siblings verifier',
+    text='target draft drafter domain siblings verifier',
     count='drafts places',
     number='temperature accepted bound share',
     ends='accepted_ci bound_ci share_ci',
@@ -351,14 +358,17 @@ def fields(row: dict) -> dict:
 
 def headline(rows: list[dict]) -> str:
   count = f'{values(rows, "prompts")} prompts of each domain'
-  what = 'Drafts for one place, and what any exact rule could accept of them'
+  pairs = f'{values(rows, "draft")} for {values(rows, "target")}'
+  what = f'Drafts of {pairs}, and what any exact rule could accept of them'
   return study.headline(what, rows, count)
 
 
 def summary(rows: list[dict]) -> str:
   """The headline, and the share of each rule by domain and temperature."""
   tables = []
-  rules = list(dict.fromkeys(itertools.chain(*RULES.values())))
+  known = {row['verifier'] for row in rows}
+  every = dict.fromkeys(itertools.chain(*RULES.values()))
+  rules = [rule for rule in every if rule in known]
   for (domain, t), mine in group(rows, 'domain', 'temperature').items():
     lines = []
     for (n, siblings), some in group(mine, 'drafts', 'siblings').items():

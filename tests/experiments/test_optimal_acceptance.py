@@ -35,7 +35,10 @@ def test_rows_of_a_tiny_pair(folder, tmp_path, capsys):
   assert len(reports.summary(rows[:1])) > 40
 
 
-@pytest.mark.parametrize('changes', [{'drafts': ()}, {'kept': 1}])
+@pytest.mark.parametrize(
+  'changes',
+  [{'drafts': ()}, {'kept': 1, 'drafts': (2,)}, {'drafters': ('ngram',)}],
+)
 def test_bad_numbers_are_named(folder, tmp_path, changes):
   with pytest.raises(UserError, match='^' + next(iter(changes))):
     study.run(settings(folder, tmp_path, **changes))
