@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import checkpoints
+from specjax.checkpoints.files import CONFIG, read_json
 from specjax.errors import blame, need, writing
 from specjax.models import transformer
 from specjax.models.transformer import Model
@@ -60,7 +61,12 @@ class Store:
       taps,
     )
     with blame('target: '):
-      of = {'target': checkpoints.fingerprint(x.target), 'dtype': x.dtype}
+      of = {
+        'target': checkpoints.fingerprint(x.target),
+        # What the weights do not say, such as the base of rotary positions.
+        'config': read_json(checkpoints.locate(x.target) / CONFIG),
+        'dtype': x.dtype,
+      }
     file = self.folder / 'features.json'
     with writing('features', self.folder):
       self.folder.mkdir(parents=True, exist_ok=True)

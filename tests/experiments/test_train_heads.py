@@ -135,6 +135,12 @@ def test_kept_features_give_the_losses_of_the_target(root, tmp_path):
   assert sorted((tmp_path / 'features').glob('*.npy')) == every
   with pytest.raises(UserError, match='features'):
     kept(m.weights, target=str(root / 'draft'))
+  # The same weights, read otherwise.
+  file = tmp_path / 'features/features.json'
+  known = json.loads(file.read_text())
+  file.write_text(json.dumps(known | {'config': {'rope_theta': 7.0}}))
+  with pytest.raises(UserError, match='features'):
+    kept(m.weights)
 
 
 def test_training_takes_the_features_that_are_kept(root, tmp_path, monkeypatch):
