@@ -137,14 +137,13 @@ class Layer(nn.Module):
       x += y
       if c.encoder is not None:
         x += self._read_source(Norm(c, name='norm_source')(x), cache)
-      if not maps:
-        return x, new
-      y = self._mlp(self._normed('norm2', x))
-      if c.experts is not None and c.experts.beside:
-        y = Norm(c, name='post_dense')(y) + self._experts_beside(x)
-      if c.post_norms:
-        y = Norm(c, name='post2')(y)
-      x += self._scaled(y)
+      if maps:
+        y = self._mlp(self._normed('norm2', x))
+        if c.experts is not None and c.experts.beside:
+          y = Norm(c, name='post_dense')(y) + self._experts_beside(x)
+        if c.post_norms:
+          y = Norm(c, name='post2')(y)
+        x += self._scaled(y)
       if inputs is not None:
         x += self._read_inputs(x, inputs)
       if c.layer_scale:
@@ -249,8 +248,7 @@ class Layer(nn.Module):
       )
       q, new, up = heads(x, positions, turn)
       q = grow_queries(c, scale_queries(c, q), positions)
-    shares = new is None
-    if shares:  # The block has the rows of these tokens already.
+    if new is None:  # The block has the rows of these tokens already.
       new = flight
     elif flight is not None:
       new = caches.put(flight, new, at)
@@ -278,8 +276,6 @@ class Layer(nn.Module):
     if up is not None:  # Latents that were read, as values of each head.
       y = jnp.einsum('bthr,hvr->bthv', y[:, :, 0], up)
     y = y.reshape(b, t, -1).astype(x.dtype)
-    if shares:  # No head, as in the cache of the layer.
-      new = jax.tree.map(lambda z: z[:, :0], new)
     return self._out('out', y.shape[-1], ('heads', 'width'), c.out_bias)(y), new
 
   def _norm_heads(self, q, k):

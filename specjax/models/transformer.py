@@ -173,6 +173,8 @@ class Transformer(nn.Module):
         bias,
         inputs=None if inputs is None else inputs[:, :, i],
       )
+      if source < i:  # No head, as in the cache of the layer.
+        kv = jax.tree.map(lambda z: z[:, :0], kv)
       new.append(kv)
       if i in taps:
         tapped.append(x)

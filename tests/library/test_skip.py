@@ -6,8 +6,9 @@ import pytest
 
 from specjax import sampling
 from specjax.drafters import early_exit, skip
+from specjax.models import cache as caches
 from specjax.models import transformer, variants
-from specjax.models.config import Experts
+from specjax.models.config import Experts, Sharing
 from specjax.types import Params, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -33,19 +34,40 @@ SETS = [((0,), ()), ((), (1,)), ((1,), (0,)), ((0, 1), ()), ((1,), (0, 1))]
 
 @pytest.mark.parametrize(
   'options',
-  [{}, {'parallel': True}, {'experts': Experts(3, 2, width=8, dense=(0,))}],
+  [
+    {},
+    {'parallel': True},
+    {'experts': Experts(3, 2, width=8, dense=(0,)), 'layer_scale': True},
+  ],
   ids=str,
 )
 @pytest.mark.parametrize(('attention', 'mlp'), SETS)
 def test_what_is_left_out_adds_nothing(attention, mlp, options):
   model = models.tiny(models.VOCAB, 2, **options)
   params, tokens = models.weights(model, 5), np.arange(22).reshape(2, 11) % 11
+  # The number of a layer is of its stream, and stays.
+  params = jax.tree.map(lambda x: 1.5 * x if x.shape == (1,) else x, params)
   fewer = variants.without(model, attention, mlp)
   ours = models.score(fewer, params, tokens)
   theirs = models.score(model, with_zeros(params, attention, mlp), tokens)
   np.testing.assert_allclose(ours, theirs, atol=1e-5)
   whole = models.score(model, params, tokens)
   assert np.abs(ours - whole).max() > 1e-3
+
+
+def test_a_layer_without_keys_of_its_own_adds_none_to_a_block():
+  model = models.tiny(models.VOCAB, 2, sharing=Sharing(1, 32))
+  cache = caches.empty(model.config, 1, 8, np.float32)
+  block = caches.open_block(cache, model.config, 3)
+  tokens, mask = np.zeros((1, 1), int), np.ones((1, 1, 3), bool)
+  made = jax.eval_shape(
+    lambda key: variants.without(model, (1,), ()).forward(
+      model.init(key), tokens, tokens, cache, tokens[0], mask, block
+    ),
+    jax.random.key(0),
+  )
+  sizes = (jax.tree.map(np.shape, x) for x in (made.flight, block))
+  assert next(sizes) == next(sizes)
 
 
 @pytest.mark.slow
