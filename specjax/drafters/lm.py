@@ -84,6 +84,25 @@ def compare(target: Target, path: str) -> vocabularies.Other | None:
   )
 
 
+def mask_token(path: str, other: vocabularies.Other | None) -> int | None:
+  """The token of a draft's masks, see `pard`; None where it has none.
+
+  Args:
+    path: a Hugging Face directory, or the name of a model on the Hub.
+    other: its vocabulary, where it is another one: see `compare`.
+
+  Raises:
+    ValueError: it has masks and another vocabulary.
+  """
+  mask = pard.mask_token(checkpoints.locate(path))
+  if mask is not None and other is not None:
+    raise ValueError(
+      "a draft with masks (pard_token) needs the target's tokenizer: choose "
+      'one of the family of the target'
+    )
+  return mask
+
+
 def _longest(
   target: Target, path: str, other: vocabularies.Other | None
 ) -> int | None:
@@ -184,16 +203,10 @@ def of(
     **options: of `shapes.shape.Shape`; chains without any.
 
   Raises:
-    ValueError: it has another number of tokens than the target, or masks and
-      another vocabulary.
+    ValueError: it has another number of tokens than the target.
   """
   shape.check(target, options)
   if mask is not None:
-    if other is not None:
-      raise ValueError(
-        "a draft with masks (pard_token) needs the target's tokenizer: choose "
-        'one of the family of the target'
-      )
 
     def at_once(depth):
       made = shape.build(pard.walk(model, mask, depth), depth, options)
@@ -260,6 +273,7 @@ def load(
   narrowed_to(window, sinks, target.model.config.max_positions)
   kept = Reduction(vocabulary, frequencies).choose(target)
   other = compare(target, path)
+  mask = mask_token(path, other)
   model, params = read(
     target,
     path,
@@ -269,7 +283,6 @@ def load(
     window=window,
     sinks=sinks,
   )
-  mask = pard.mask_token(checkpoints.locate(path))
   return of(target, model, params, other, mask, **options)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from specjax import checkpoints
 from specjax.checkpoints.parameters import FLOATS, WeightForm
-from specjax.drafters import lm, pard
+from specjax.drafters import lm
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.shapes import shape
 from specjax.models import linear, low_bits
@@ -58,6 +58,7 @@ def load(
     )
   kept = Reduction(vocabulary, frequencies).choose(target)
   other = lm.compare(target, path)
+  mask = lm.mask_token(path, other)
   # One after another, so that no second copy is in memory.
   form = WeightForm(f'int{bits}', rounds, target.model.config.native)
   if on_mesh := target.model.placement is not None:
@@ -66,5 +67,4 @@ def load(
   if on_mesh:
     tied = model.config.tied_embeddings
     params = linear.quantize(params, tied, bits, rounds)
-  mask = pard.mask_token(checkpoints.locate(path))
   return lm.of(target, model, params, other, mask, **options)

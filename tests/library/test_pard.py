@@ -94,7 +94,7 @@ def test_other_loaders_read_its_masks_and_refuse_what_does_not_fit(folder):
   with pytest.raises(ValueError, match='is 11, but the draft has 11'):
     beyond.make(2)
   with pytest.raises(ValueError, match="needs the target's tokenizer"):
-    lm.of(HOST, model, params, other=object(), mask=MASK)
+    lm.mask_token(folder, object())
 
 
 @pytest.mark.parametrize('token', ['7', -1, 1.5])
