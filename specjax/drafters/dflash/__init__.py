@@ -145,9 +145,7 @@ def trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
     init,
-    functools.partial(
-      training.loss, head, anchors, decay or head.sizes.block / 2
-    ),
+    functools.partial(training.loss, head, anchors, decay),
     lambda depth: chain.make(walk(head, _rows(head, depth)), depth),
     functools.partial(training.measure, head),
   )

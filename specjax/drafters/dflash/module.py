@@ -74,8 +74,8 @@ class Sizes:
       in DFlash2; 0: none.
     conv_group: channels whose weights change alike from place to place.
     windows: of each layer, how many tokens a place sees, itself included, and
-      None: all. Empty: no layer has a window. `causal` is of layers with one,
-      where there are any.
+      None: all. Empty: no layer has a window. Layers with one have the same,
+      and `causal` is of these, where there are any.
   """
 
   taps: tuple[int, ...]
@@ -134,7 +134,10 @@ class Sizes:
       raise ValueError(
         f'windows has {len(self.windows)} entries for {self.layers} layers'
       )
-    if min((x for x in self.windows if x), default=self.block) < self.block:
+    widths = {x for x in self.windows if x}
+    if len(widths) > 1:
+      raise ValueError(f'windows must be of one width, got {self.windows}')
+    if min(widths, default=self.block) < self.block:
       raise ValueError(
         f'windows {self.windows} are shorter than a block of {self.block}'
       )
@@ -367,7 +370,7 @@ class DFlash(nn.Module):
     for i, layer in enumerate(self.layers):
       own = None if cache is None else cache[i]
       block = None if flight is None else flight[i]
-      mask = masks[self.config.reach(i) is not None]
+      mask = masks[self.config.window(i) is not None]
       x, _ = layer(x, positions, own, length, mask, block, at)
     return self.norm(x)
 
