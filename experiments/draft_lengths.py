@@ -519,7 +519,7 @@ def compare(
           'policy': name,
           'shapes': 'fixed' if fixed else 'ragged',
           'c': c,
-          'chosen': ' | '.join(dict.fromkeys(chosen[name])),
+          'chosen': '; '.join(dict.fromkeys(chosen[name])),
           **numbers(taken, found[CONSTANT], found[ORACLE], *costs),
         },
       )
