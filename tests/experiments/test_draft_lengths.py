@@ -217,7 +217,7 @@ def test_what_is_chosen_is_chosen_on_other_prompts(monkeypatch):
   steps = rows[study.CONSTANT]['unit_steps']
   assert np.divide(drafted, steps).tolist() == [1, 3, 1, 3]
   assert rows[study.CONSTANT]['gain'] == 1
-  assert rows[study.CONSTANT]['chosen'] == '1 | 3'
+  assert rows[study.CONSTANT]['chosen'] == '1; 3'
   assert (
     rows['always']['unit_drafted'][0] == 3 * rows['always']['unit_steps'][0]
   )
