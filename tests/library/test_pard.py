@@ -8,7 +8,7 @@ import safetensors.numpy
 
 import specjax
 from specjax import checkpoints, verify
-from specjax.drafters import lm, pard, quantized
+from specjax.drafters import cascade, lm, pard, quantized
 from specjax.types import Target
 from tests.library import test_dflash
 from tests.support import heads_in_numpy, models
@@ -89,6 +89,8 @@ def test_other_loaders_read_its_masks_and_refuse_what_does_not_fit(folder):
   few = quantized.load(HOST, folder).make(3)
   assert few == lm.load(HOST, folder).make(3)
   assert few.at_once  # What `specjax predict` cannot replay.
+  with pytest.raises(ValueError, match='with the text before it'):
+    cascade.make(models.TARGET, few, 3)
   model, params = models.DRAFT, models.draft_weights()
   beyond = lm.of(HOST, model, params, mask=models.VOCAB)
   with pytest.raises(ValueError, match='is 11, but the draft has 11'):

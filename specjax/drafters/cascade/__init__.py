@@ -85,8 +85,8 @@ def make(
 
   Raises:
     ValueError: a depth below 1; an inner drafter that proposes nothing, has
-      taps, learns or does not fit the rule; a lossy rule. When it is traced:
-      a model inside has layers with a state.
+      taps, learns, is `at_once` or does not fit the rule; a lossy rule. When
+      it is traced: a model inside has layers with a state.
   """
   if shares and model.config.recurrent is not None:
     raise ValueError(_STATES)

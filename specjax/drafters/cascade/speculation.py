@@ -53,6 +53,11 @@ def wrong(inner: Drafter, depth: int, rule: Rule) -> str:
       'around a row here: choose a policy that does not, such as '
       'specjax.drafters.shapes.policies.confidence'
     )
+  if inner.at_once:
+    return (
+      'the inner drafter reads the masks of its next draft with the text '
+      'before it, which is taken back: choose one that drafts token after token'
+    )
   if not rule.lossless:
     return 'the inner rule is lossy: choose an exact one, which keeps q'
   return rule.refuses(inner)
