@@ -163,6 +163,8 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
     {'anchored': True},
     {'correction': 'rnn'},
     {'confidence': 'place'},
+    {'conv': 2},
+    {'windows': (None, 9)},
   ],
 )
 def test_a_block_that_the_form_does_not_have_is_refused(tmp_path, wrong):

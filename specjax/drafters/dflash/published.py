@@ -398,6 +398,8 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
     'anchored': sizes.anchored,
     'correction': bool(sizes.correction),
     'confidence': bool(sizes.confidence),
+    'conv': bool(sizes.conv),
+    'windows': any(sizes.windows),
   }
   remedy = (
     'train one of DFlash alone with qk_norm and a mask_token that no text has'
