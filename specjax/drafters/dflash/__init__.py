@@ -5,7 +5,7 @@ features of the text are remembered as keys and values, and those of a block are
 forgotten with it. No place knows what is drawn at another, so that the whole
 draft costs one pass, and a draft of any shape has its true probabilities, see
 `shapes.parallel`. A head with a correction adds what the token before a place
-says, see `dflash.corrections`; then trees are of one path each.
+says, see `dflash.corrections`: then each path of a tree has its own logits.
 """
 
 import dataclasses
