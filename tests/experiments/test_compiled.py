@@ -24,7 +24,7 @@ from specjax.checkpoints.parameters import WeightForm
 from specjax.cli import fields
 from specjax.errors import UserError
 from specjax.models import sharding
-from specjax.models.config import Experts, TransformerConfig
+from specjax.models.config import Experts, Sharing, TransformerConfig
 from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement, plan_mesh
 from specjax.reports import compiled as report
@@ -445,6 +445,7 @@ def test_what_a_device_holds():
     ({'num_layers': 7, 'windows': (16, 16, None) * 2 + (16,)}, (3, 6)),
     ({'num_layers': 3, 'windows': (16, None, None)}, (3, 3)),
     ({'num_layers': 8, 'unturned': (3, 7)}, (4, 8)),
+    ({'num_layers': 6, 'sharing': Sharing(3, 8)}, (6, 6)),
   ],
 )
 def test_two_depths_have_whole_periods(changes, depths):

@@ -25,6 +25,7 @@ from specjax.bench import memory, sampling_stages
 from specjax.bench.config import SamplingValues
 from specjax.drafters import lm, plain
 from specjax.loop import generate
+from specjax.models import cache as caches
 from specjax.models import devices as layout
 from specjax.models import linear, sharding, transformer, variants
 from specjax.models.config import TransformerConfig
@@ -189,6 +190,8 @@ def small_depths(config: TransformerConfig) -> tuple[int, int]:
       config.is_sparse(i),
       config.turns(i),
       config.has_state(i),
+      caches.heads(config, i),
+      config.at(i).mlp_width,
     )
     for i in range(count)
   ]
