@@ -28,6 +28,8 @@ stopped goes on. Three minutes beside other work, `--quick` less than one.
 import dataclasses
 import functools
 import itertools
+import pathlib
+import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,7 +48,7 @@ from specjax.cli import command, progress
 from specjax.cli.fields import Count
 from specjax.drafters.shapes import policies
 from specjax.drafters.shapes.policies import Last, Policy
-from specjax.errors import need
+from specjax.errors import UserError, need
 from specjax.loop import generate
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, with_interval
@@ -440,6 +442,19 @@ def gain_over(taken: Taken, base: Taken, cost, scoring) -> metrics.Estimate:
   )
 
 
+def _read(file: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns what was drafted before a run was stopped."""
+  if not file.exists():
+    return {}
+  try:
+    with np.load(file) as kept:
+      return dict(kept)
+  except (OSError, ValueError, zipfile.BadZipFile) as error:
+    raise UserError(
+      f'{file} is damaged ({error}): remove it, and its places are drafted anew'
+    ) from None
+
+
 def numbers(taken: Taken, base: Taken, best: Taken, *costs: float) -> dict:
   """Returns the fields of a policy, compared with the constant length.
 
@@ -564,7 +579,7 @@ def run(x: DraftLengths) -> None:
   runner = Runner(check(x), refuse_features)
   built, folder = runner.built, runner.folder
   (method,), file = built.methods, folder.path / 'places.npz'
-  kept, cells = dict(np.load(file)) if file.exists() else {}, {}
+  kept, cells = _read(file), {}
   where = [*itertools.product(runner.prompts, runner.plan.temperatures)]
   for place in progress.over('drafting at every place', where):
     names = [f'{place[0]}, {place[1]:g}, {name}' for name in Places._fields]

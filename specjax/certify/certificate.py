@@ -305,6 +305,7 @@ def make(x: Certificate, add: Callable[[Row], None]) -> None:
   """
   rows = Cases(x, [c for c in CASES if c.quick or not x.quick])
   for title, work, items in parts(x, rows):
+    jax.clear_caches()  # A process can map so many programs and no more.
     made = measure.side_by_side(lambda item, work=work: list(work(item)), items)
     with progress.phase(title, len(items)) as phase:
       for each in made:

@@ -32,9 +32,10 @@ class Norm(nn.Module):
     shape = (self.width or c.width,)
     axis = (self.axis if self.width else 'width',)
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
-    scale = jnp.ones(shape, x.dtype)
     if self.scaled:
       scale = self.param('scale', declare(start, axis), shape)
+    else:
+      scale = start(None, shape, x.dtype)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     # What is normed in 16 bits is rounded before it is scaled.
     early = c.norm_plus_one or x.dtype == y.dtype
