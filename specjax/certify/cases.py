@@ -140,11 +140,17 @@ def of_walker(
   return exact.tree(parents, after=after)
 
 
-def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
+def of_chosen(
+  tiny: TinyModels, drafter: Drafter, stages: bool = True
+) -> exact.DraftSource:
   """The drafts of a drafter without parameters that chooses its tokens.
 
-  It chooses by the text and the stages of the pipeline, and reads every text
-  anew. Tests of drafters show that its memory is the same.
+  It reads every text anew. Tests of drafters show that its memory is the same.
+
+  Args:
+    tiny: the models.
+    drafter: the drafter.
+    stages: whether it chooses by the stages of the setting that q is of.
   """
 
   @jax.jit
@@ -155,11 +161,11 @@ def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
   def source(texts, q, contexts):
     with jax.enable_x64(True):
       target, ctx, hidden = _read(tiny, contexts, drafter.taps)
-      for i, known in enumerate(tiny.q.values()):
+      for i, known in enumerate(tiny.q.values() if stages else ()):
         if known is q:
           row = jax.tree.map(lambda x, i=i: x[i : i + 1], tiny.values(1))
-          stages = jax.tree.map(lambda x: x.repeat(len(contexts), 0), row)
-          ctx = ctx._replace(sampling=stages, history=tiny.history(contexts))
+          values = jax.tree.map(lambda x: x.repeat(len(contexts), 0), row)
+          ctx = ctx._replace(sampling=values, history=tiny.history(contexts))
       made = jax.device_get(propose(Params(target, None), ctx, hidden))
     every = np.arange(len(contexts))
     rows = np.zeros((len(contexts), drafter.nodes + 1), int)
