@@ -71,8 +71,8 @@ def test_calls_of_a_draft_that_stops(float64):
 def test_calls_of_a_chosen_draft(float64):
   """What is copied depends on where the draft began."""
   p = model(0)
-  tiny = tiny_models.tables(3, prompt=(0, 1, 0, 0, 1), settings={'T 1': {}})
-  source = cases.of_chosen(tiny, ngram.make(2))
+  tiny = tiny_models.tables(3, prompt=(0, 1, 0, 0, 1))
+  source = cases.of_chosen(tiny, ngram.make(2), stages=False)
   for text, calls in expected(source, p, p).items():
     starts = np.array([NUMBERS[text[:i]] for i in range(len(text))])
     draft = source(TEXTS, None, starts).draft
