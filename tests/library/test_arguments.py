@@ -233,7 +233,8 @@ dflash.trainable(TARGET, **SIZES | {'correction': 'lstm'})
 dflash.trainable(TARGET, **SIZES | {'confidence': 'token'})
   => needs one of the corrections
 dflash.trainable(TARGET, **SIZES | {'windows': (8,)}) => windows has 1 entries
-dflash.trainable(TARGET, **SIZES | {'windows': (8, 2)}) => shorter than a block
+dflash.trainable(TARGET, **SIZES | {'windows': (8, 2)}) => one width, got (8, 2)
+dflash.trainable(TARGET, **SIZES | {'windows': (2, 2)}) => shorter than a block
 dflash.trainable(TARGET, **SIZES | {'anchors': 0})
   => anchors must be a whole number
 
