@@ -37,7 +37,7 @@ from specjax.models.config import Sharing, TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, embed
 from specjax.models.transformer import Model
-from specjax.types import KV, LoadedDrafter, Target
+from specjax.types import KV, Context, LoadedDrafter, Params, Target
 
 KIND = 'assistant'
 
@@ -188,13 +188,14 @@ class Head:
       return raw
     return self.target.norm(params.target, raw)
 
-  def say(self, params, ctx, tokens, features) -> Step:
+  def say(self, params: Params, ctx: Context, tokens, features) -> Step:
     """Says what follows tokens [B, T] that were drawn from features."""
     t, used = self.target.config, ctx.length - 1
     x = embed(params.target['embedding'], tokens)
     if t.embedding_scale is not None:
       x *= jnp.asarray(t.embedding_scale, x.dtype)
     at = jnp.broadcast_to(used[:, None] + self.reading.ahead, tokens.shape)
+    made: Any
     logits, made = self.module.apply(
       {'params': params.drafter},
       jnp.concatenate([x, features.astype(x.dtype)], -1),
@@ -378,7 +379,7 @@ def alternatives(
   del options  # Unused: they are of the shape.
   reading = _reading(_read(target, path, read_as).read_as)
   side = 'before' if reading.normed else 'behind'
-  found = {
+  found: dict[str, dict[str, Any]] = {
     f"features {side} the target's last norm": {'normed': not reading.normed},
     f'drafts {1 - reading.ahead} ahead': {'ahead': 1 - reading.ahead},
   }

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -461,11 +461,11 @@ class TransformerConfig:
 
   def at(self, layer: int) -> 'TransformerConfig':
     """Returns the configuration with the sizes of one layer."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     if self.wide is not None and layer in self.wide.layers:
       sizes['num_kv_heads'] = self.wide.num_kv_heads
       sizes['head_dim'] = self.wide.head_dim
-    if self.source(layer) != layer:
+    if self.sharing is not None and layer >= self.sharing.first:
       sizes['mlp_width'] = self.sharing.mlp_width
     return dataclasses.replace(self, **sizes) if sizes else self
 

@@ -224,8 +224,9 @@ class Layer(nn.Module):
     c = self.config
     if c.source(self.index) != self.index:
       return 'q'
-    wide = c.wide is not None and self.index in c.wide.layers
-    return 'qk' if wide and c.wide.keys_as_values else 'qkv'
+    if c.wide is None or self.index not in c.wide.layers:
+      return 'qkv'
+    return 'qk' if c.wide.keys_as_values else 'qkv'
 
   def _queries(self, q, positions):
     """Returns scaled queries of a layer without keys and values of its own."""

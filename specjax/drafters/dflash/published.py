@@ -293,8 +293,8 @@ def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
   found: dict[str, Any] = {'anchored': bool(first)}
   if name == DOMINO:
     rank, recalled = (
-      _agreed(files, field, *which)
-      for field, *which in (
+      _agreed(files, field, tensor, axis)
+      for field, tensor, axis in (
         ('emb_dim', 'embed_proj.0.weight', 0),
         ('gru_hidden_dim', _MARKS[name], 1),
       )

@@ -46,6 +46,7 @@ def _misjudged(place: Judged):
   """Cross-entropy of the log-odds that a token of q is accepted."""
   p, q = jax.nn.softmax(place.goal), jax.nn.softmax(place.said)
   accepted = jax.lax.stop_gradient(jnp.minimum(p, q).sum(-1))
+  assert place.sure is not None  # Asked of heads with a confidence alone.
   return mean(jax.nn.softplus(place.sure) - accepted * place.sure, place.counts)
 
 
