@@ -128,8 +128,9 @@ def _judged_by(ratio: Callable) -> Callable:
 _quotient = _judged_by(chains.quotient)
 
 
-def _cut_before_unlikely(chances):
+def _cut_before_unlikely(chances, entropy):
   """Tokens before the first unlikely one, which was drawn, too."""
+  del entropy  # Unused.
   unlikely = np.pad(chances < 0.4, ((0, 0), (0, 1)), constant_values=True)
   return unlikely.argmax(1)
 
