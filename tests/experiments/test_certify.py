@@ -14,7 +14,7 @@ from specjax.errors import UserError
 from specjax.programs import certify
 from specjax.reports import certify as report
 
-PLANTED = 12 + 2 + 3
+PLANTED = 18 + 2 + 3
 
 
 def settings(folder, **more) -> Certificate:
