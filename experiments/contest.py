@@ -499,9 +499,9 @@ def predicted(row: dict, place: str) -> float:
 
 
 def _factor(row: dict, place: str) -> float:
-  """What tau is multiplied with to be a number of a row.
+  """Returns the factor that turns tau into the compared number of a row.
 
-  That is 1, or makes the calculated speed-up on a chip.
+  It is 1 for tau itself; otherwise it makes the speed-up on a chip.
   """
   return predicted(row, place) / row['tau'] if place else 1.0
 
@@ -613,7 +613,8 @@ def _orders(rows: list[dict]) -> Table:
     'Each order holds where the 95% interval of the pooled difference is above '
     '0, does not hold where it is below, and is undecided else. tau is '
     f'compared at equal draft lengths, the speed-up on {PLACE} at the best '
-    'length of each. Both are paired on prompts, and intervals are over these '
+    'length of each, chosen on the same prompts. Both are paired on prompts, '
+    'and intervals are over these '
     'alone: how another training would end is not in them.',
     ['order', 'published', *heads],
     lines,

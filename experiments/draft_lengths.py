@@ -582,7 +582,11 @@ def run(x: DraftLengths) -> None:
   kept, cells = _read(file), {}
   where = [*itertools.product(runner.prompts, runner.plan.temperatures)]
   for place in progress.over('drafting at every place', where):
-    names = [f'{place[0]}, {place[1]:g}, {name}' for name in Places._fields]
+    # Places of other prompts of the same name are not those of this run.
+    asked = prompts.digest(built.prompts[place[0]].said)
+    names = [
+      f'{place[0]}, {place[1]:g}, {asked}, {name}' for name in Places._fields
+    ]
     if names[0] not in kept:
       some = [look(method.way, job) for job in runner.units(*place)]
       joined = (np.concatenate(y) for y in zip(*some, strict=True))

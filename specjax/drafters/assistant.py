@@ -336,11 +336,6 @@ def _read(target: Target, path: str, read_as, dtype: str = '') -> Loaded:
   )
 
 
-def _reading(config: Mapping[str, Any]) -> Reading:
-  own = {name: config[name] for name in Reading._fields if name in config}
-  return Reading(**own)
-
-
 def load(
   target: Target,
   path: str,
@@ -363,7 +358,9 @@ def load(
   """
   shape.check(target, options)
   read = _read(target, path, read_as, dtype)
-  head = Head(target.model, read.config['module'], _reading(read.read_as))
+  head = Head(
+    target.model, read.config['module'], overrides.pick(Reading, read.read_as)
+  )
   return shape.load(
     target, walk(head), options, read.params, pairing=read.pairing
   )
@@ -377,7 +374,7 @@ def alternatives(
 ) -> dict[str, dict[str, Any]]:
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
-  reading = _reading(_read(target, path, read_as).read_as)
+  reading = overrides.pick(Reading, _read(target, path, read_as).read_as)
   side = 'before' if reading.normed else 'behind'
   found: dict[str, dict[str, Any]] = {
     f"features {side} the target's last norm": {'normed': not reading.normed},

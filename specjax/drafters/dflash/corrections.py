@@ -33,7 +33,7 @@ KINDS = ('', *MARKOV, 'gru', 'selector')
 
 
 class Places(NamedTuple):
-  """What the body of a head says of places, before any correction."""
+  """The outputs of a head's body at K places, before any correction."""
 
   logits: jax.Array  # [..., K, V]
   hidden: jax.Array  # [..., K, E] what the output layer read

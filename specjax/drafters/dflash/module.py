@@ -151,12 +151,12 @@ class Sizes:
 
   @property
   def state(self) -> int:
-    """Width of what a correction remembers from place to place."""
+    """Width of the state that a correction carries from place to place."""
     return {'rnn': self.rank, 'gru': self.recalled}.get(self.correction, 0)
 
   @property
   def in_turn(self) -> bool:
-    """Whether a place depends on the token before, or has a confidence."""
+    """Returns true if a place has a correction or a confidence."""
     return bool(self.correction or self.confidence)
 
 
@@ -190,7 +190,7 @@ class BlockConv(nn.Module):
   """A convolution along a block, before and behind a part of a layer.
 
   out[t, c] = sum_o (base[o, c] + own[t, o, c // group]) x[t - o, c], where
-  `own` is a product of what comes in, and nothing is before the block.
+  `own` is a linear map of x. Places before the block count as zeros.
   """
 
   sizes: Sizes
@@ -198,7 +198,7 @@ class BlockConv(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    """Maps blocks [B, T, E]; returns them, and the map of what is made."""
+    """Returns blocks [B, T, E] convolved, and a function that convolves."""
     s, c = self.sizes, self.config
 
     def begin(key, shape, dtype=jnp.float32):
@@ -382,7 +382,7 @@ class DFlash(nn.Module):
     return spread(logits, self.places) if self.sizes.draft_vocab else logits
 
   def prepare(self, places: Places):
-    """What is kept of places for `correct`, once for a block."""
+    """Returns places with the products that `correct` needs of a block."""
     return self.correction.prepare(places) if self.sizes.correction else places
 
   def correct(self, place, tokens, embedded, state):
@@ -505,7 +505,7 @@ class Head:
     return Places(self.logits(params, made), made)
 
   def prepare(self, params, places: Places):
-    """What is kept of places for `correct`, once for a block."""
+    """Returns places with the products that `correct` needs of a block."""
     if not self.sizes.in_turn:
       return places
     own = {'params': params.drafter}

@@ -7,13 +7,14 @@ readings; who knows that files are wrong names the right one.
 
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from flax import traverse_util
 
 from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
 
+T = TypeVar('T')
 AS_STORED: Mapping[str, Any] = types.MappingProxyType({})
 Readings = dict[str, dict[str, Any]]  # changed values, by what they say
 # Bases of rotary positions that published models have.
@@ -36,6 +37,12 @@ def check(read_as: Mapping[str, Any], known: Iterable[str]) -> None:
       raise ValueError(
         f'read_as: {name!r} is none of a head; it has {", ".join(names)}'
       )
+
+
+def pick(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
+  """Returns a NamedTuple of the values that a configuration has of it."""
+  names = kind._fields  # type: ignore[attr-defined]
+  return kind(**{name: config[name] for name in names if name in config})
 
 
 def change(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax.drafters.heads import overrides
 from specjax.drafters.heads.overrides import Readings
 from specjax.models.linear import multiply
 from specjax.models.transformer import Model
@@ -78,9 +79,8 @@ def shapes(config: Mapping[str, Any], target: Model) -> dict[str, Any]:
 
 
 def reading_of(config: Mapping[str, Any]) -> Reading:
-  """How a configuration says that heads are read."""
-  own = {name: config[name] for name in Reading._fields if name in config}
-  return Reading(**own)
+  """Returns the reading that a configuration names."""
+  return overrides.pick(Reading, config)
 
 
 def near(reading: Reading, count: int) -> Readings:
