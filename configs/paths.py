@@ -1,28 +1,42 @@
 """Rules for several independent paths, beside block verification of one.
 
   python -m experiments.run --config configs/paths.py \\
-    --config.results=results/paths
+    --config.results=results/paths/embedded
 
 No time is taken, so the machine may be busy; the run takes some ten minutes of
-its cores. Thomas and Pal (arXiv:2602.16961) report that greedy multi-path
-block verification, here `multi_path`, raises tokens per target call by over 30%
+its cores. With the files of `configs/real_pair.py` in FOLDER,
+
+  python -m experiments.run --config configs/paths.py:FOLDER \
+    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \
+    --config.results=results/paths/real_pair
+
+does the same for them, with fewer prompts.
+
+Thomas and Pal (arXiv:2602.16961) report that greedy multi-path block
+verification, here `multi_path`, raises tokens per target call by over 30%
 against block verification of one path. SpecHub (arXiv:2411.05289), here `hub`,
 is reported with 0.05 to 0.27 tokens more than recursive rejection, and 0.02 to
 0.16 more than that without replacement. Both are for other models.
 """
 
+import dataclasses
+
+from configs import real_pair
 from specjax import pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 
 
-def get_config() -> Experiment:
+def get_config(folder: str = '') -> Experiment:
+  real = real_pair.get_config(folder)
+  draft = real.candidates['sibling'].path if folder else pair.path('draft-128')
+
   def paths(count: int, *rules: str, gamma: int = 4, **options) -> Candidate:
     options = {'widths': (count,)} | options
-    return Candidate('lm', gamma, pair.path('draft-128'), options, rules)
+    return Candidate('lm', gamma, draft, options, rules)
 
   rules = 'naive', 'recursive', 'k_seq', 'importance', 'traversal', 'multi_path'
   drawn = {'replacement': True}
-  return Experiment(
+  x = Experiment(
     name='paths',
     target=Checkpoint(pair.path('target')),
     candidates={
@@ -39,4 +53,14 @@ def get_config() -> Experiment:
     max_new_tokens=64,
     batch=24,
     timed=False,
+  )
+  if not folder:
+    return x
+  return dataclasses.replace(
+    x,
+    target=real.target,
+    rounds=real.rounds,
+    prompts=dataclasses.replace(real.prompts, count=24),
+    max_new_tokens=48,
+    batch=8,
   )

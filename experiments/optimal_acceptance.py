@@ -34,10 +34,11 @@ from specjax.cli.fields import Between, Count
 from specjax.drafters.shapes import static_tree
 from specjax.errors import need
 from specjax.loop import generate
+from specjax.reports import Draw
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks
 from specjax.stats import metrics, optimal
-from specjax.stats.row import group
+from specjax.stats.row import group, pick
 from specjax.types import Draft, Drafter, Rule, Scores, Verdict
 
 # Rules by how the drafts for a place are drawn; with a hub, two of them.
@@ -380,6 +381,38 @@ def summary(rows: list[dict]) -> str:
     title = f'Share of the bound: {domain}, temperature {t:g}'
     tables.append(Table(title, '', head, lines).markdown())
   return blocks(headline(rows), *tables)
+
+
+def figures(rows: list[dict]) -> tuple[Draw, ...]:
+  from specjax.reports import figure_style  # matplotlib takes a second
+
+  @figure_style.in_style
+  def acceptance_by_drafts(rows: list[dict]):
+    """The bound and what rules accept, by the number of independent drafts."""
+    shown = pick(rows, siblings='independent')
+    shown.sort(key=lambda row: row['temperature'])
+    figure, panels = figure_style.panels(shown, 'drafts', 'accepted')
+    rules = figure_style.distinct(shown, 'verifier')
+    for axes, here in panels:
+      bounds = pick(here, verifier=rules[0])
+      lines = [(bounds, 'bound', 'bound', {'color': 'black', 'linewidth': 2})]
+      for i, rule in enumerate(rules):
+        look = {'color': figure_style.colour(i), 'marker': 'o'}
+        lines.append((pick(here, verifier=rule), 'accepted', rule, look))
+      for mine, name, label, look in lines:
+        numbers = [row['drafts'] for row in mine]
+        axes.plot(numbers, [row[name] for row in mine], label=label, **look)
+      axes.set_xscale('log', base=2)
+      axes.set_xticks(numbers := [r['drafts'] for r in bounds], numbers)
+      axes.minorticks_off()
+    return figure_style.finish(
+      figure,
+      shown,
+      'Chance that a rule accepts one of the drafts for a place, in the mean '
+      "over places of the target's text; the bound is that of the best rule.",
+    )
+
+  return (acceptance_by_drafts,)
 
 
 if __name__ == '__main__':

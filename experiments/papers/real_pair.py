@@ -312,6 +312,6 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
 }
 _FILE = pathlib.Path(__file__).with_suffix('.json')
 CLAIMS = tuple(
-  Claim(name, **fields, look=_LOOKS[name])
+  Claim(name, **fields | {'look': _LOOKS.get(name, Claim.look)})
   for name, fields in json.loads(_FILE.read_text()).items()
 )

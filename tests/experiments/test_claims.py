@@ -433,9 +433,11 @@ def test_drafts_are_compared_under_rules_of_their_own(claim, one, other):
     row(name, calls, verifier=rule)
     for (name, rule), calls in ((one, 4), (other, 3))
   )
-  assert [*outcomes(CLAIMS[claim]({'paths': [low, high]})).values()] == [HOLDS]
+  assert [
+    *outcomes(CLAIMS[claim]({'paths/embedded': [low, high]})).values()
+  ] == [HOLDS]
   wrong = high | {'verifier': 'k_seq'}
-  assert not CLAIMS[claim]({'paths': [low, wrong]})
+  assert not CLAIMS[claim]({'paths/embedded': [low, wrong]})
 
 
 @pytest.mark.parametrize(

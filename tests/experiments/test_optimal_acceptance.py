@@ -33,6 +33,10 @@ def test_rows_of_a_tiny_pair(folder, tmp_path, capsys):
   table = [x for x in capsys.readouterr().out.splitlines() if x[:3] == '| 1']
   assert f'{rows[-1]["share"]:.3f}' in table[-1]
   assert len(reports.summary(rows[:1])) > 40
+  (axes,) = reports.figures(rows)[0](rows).axes
+  shown = {line.get_label(): [*line.get_ydata()] for line in axes.lines}
+  assert shown.pop('bound') == [rows[0]['bound']]
+  assert shown == {r['verifier']: [r['accepted']] for r in rows}
 
 
 @pytest.mark.parametrize(
