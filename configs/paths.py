@@ -10,7 +10,7 @@ its cores. With the files of `configs/real_pair.py` in FOLDER,
     --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \
     --config.results=results/paths/real_pair
 
-does the same for them, with fewer prompts.
+compares one path and two of them on fewer prompts.
 
 Thomas and Pal (arXiv:2602.16961) report that greedy multi-path block
 verification, here `multi_path`, raises tokens per target call by over 30%
@@ -34,14 +34,15 @@ def get_config(folder: str = '') -> Experiment:
     options = {'widths': (count,)} | options
     return Candidate('lm', gamma, draft, options, rules)
 
-  rules = 'naive', 'recursive', 'k_seq', 'importance', 'traversal', 'multi_path'
+  best = 'importance', 'traversal', 'multi_path'
+  others = () if folder else ('naive', 'recursive', 'k_seq')
   drawn = {'replacement': True}
   x = Experiment(
     name='paths',
     target=Checkpoint(pair.path('target')),
     candidates={
       'one path': paths(1, 'block'),
-      'two paths': paths(2, *rules, **drawn),
+      'two paths': paths(2, *others, *best, **drawn),
       'two without replacement': paths(2, 'recursive'),
       'two with a hub': paths(2, 'hub', hub=True),
       'four paths': paths(4, 'multi_path', **drawn),
@@ -60,6 +61,7 @@ def get_config(folder: str = '') -> Experiment:
     x,
     target=real.target,
     rounds=real.rounds,
+    drafters=('one path', 'two paths', 'one path of 8'),
     prompts=dataclasses.replace(real.prompts, count=24),
     max_new_tokens=48,
     batch=8,
