@@ -132,7 +132,15 @@ BLOCKS = {
   'plain': {},
   'own tokens': {'own_embedding': True, 'bias': True, 'norm_eps': 1e-6},
   'small head': {'own_unembedding': True, 'draft_vocab': 6},
-}
+  'vanilla': {'correction': 'markov', 'rank': 3, 'confidence': 'place'},
+  'gated, some tokens': {
+    'correction': 'gated', 'rank': 3, 'anchored': True,
+    'own_unembedding': True, 'draft_vocab': 6,
+  },
+  'rnn': {
+    'correction': 'rnn', 'rank': 3, 'anchored': True, 'confidence': 'token',
+  },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('options', BLOCKS.values(), ids=list(BLOCKS))
@@ -146,7 +154,7 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
   write(tmp_path / 'head', sizes, params, blocks.TARGET.config, dtype='float32')
   config = json.loads((tmp_path / 'head/config.json').read_text())
   method = config['speculators_config']['proposal_methods'][0]
-  assert method['speculative_tokens'] == 4
+  assert method['speculative_tokens'] == sizes.depth
   assert config['aux_hidden_state_layer_ids'] == [1, 2]
   found = published.find(tmp_path / 'head', blocks.TARGET.config)
   assert dflash_modules.sizes_of(found.config) == sizes
@@ -161,7 +169,7 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
     {'qk_norm': False},
     {'causal': True},
     {'anchored': True},
-    {'correction': 'rnn'},
+    {'correction': 'gru'},
     {'confidence': 'place'},
     {'conv': 2},
     {'windows': (None, 9)},

@@ -33,6 +33,7 @@ from specjax.checkpoints.families.table import (
 from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.dflash import module
+from specjax.drafters.dflash.corrections import MARKOV
 from specjax.drafters.heads import formats, speculators
 from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
 from specjax.models.config import TransformerConfig
@@ -381,6 +382,18 @@ FORMATS = (
 )
 
 
+def _spark(sizes: module.Sizes) -> dict[str, Any]:
+  """Returns what config.json of DSpark has besides that of DFlash."""
+  kind = sizes.correction
+  return {
+    'sample_from_anchor': sizes.anchored,
+    'markov_rank': sizes.rank,
+    'markov_head_type': 'vanilla' if kind == 'markov' else kind,
+    'enable_confidence_head': bool(sizes.confidence),
+    'confidence_head_with_markov': sizes.confidence == 'token',
+  }
+
+
 def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
   """The form in which speculators has a head.
 
@@ -391,24 +404,26 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
   Raises:
     ValueError: the form does not have an option of the head.
   """
+  spark = sizes.correction in MARKOV
   wrong = {
     'mask_token': sizes.mask_token is None,
     'qk_norm': not sizes.qk_norm,
     'causal': sizes.causal,
-    'anchored': sizes.anchored,
-    'correction': bool(sizes.correction),
-    'confidence': bool(sizes.confidence),
+    'correction': bool(sizes.correction) and not spark,
+    'anchored': sizes.anchored and not spark,
+    'confidence': bool(sizes.confidence) and not spark,
     'conv': bool(sizes.conv),
     'windows': any(sizes.windows),
   }
   remedy = (
-    'train one of DFlash alone with qk_norm and a mask_token that no text has'
+    'train one of DFlash or DSpark with qk_norm and a mask_token that no text '
+    'has'
   )
   speculators.refuse(sizes, wrong, remedy)
   tensors = formats.sources(('d2t', 't2d'), sizes, target.vocab_size)
   return speculators.Form(
-    'dflash',
-    'DFlashSpeculator',
+    'dspark' if spark else 'dflash',
+    'DSparkSpeculator' if spark else 'DFlashSpeculator',
     speculators.layer_config(
       sizes,
       target,
@@ -421,8 +436,9 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
       'mask_token_id': sizes.mask_token,
       # Of what a layer reads; ours are of what it returns.
       _SPECULATORS: [tap + 1 for tap in sizes.taps],
+      **(_spark(sizes) if spark else {}),
     },
     _sources(sizes) | tensors,
     sizes.draft_vocab,
-    sizes.block - 1,
+    sizes.depth,
   )
