@@ -4,8 +4,9 @@ import json
 import os
 import pathlib
 import shutil
+import types
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.traverse_util
@@ -39,6 +40,7 @@ def save(
   dtype: Any = jnp.float16,
   eos: Sequence[int] = (),
   family: Family | None = None,
+  attributes: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> None:
   """Saves a model as a directory that transformers loads.
 
@@ -56,6 +58,7 @@ def save(
     eos: token ids that end a text; by default the tokenizer's.
     family: whose files to write, one of `families.FAMILIES`; by default the
       first that covers the model.
+    attributes: of config.json besides.
 
   Raises:
     CheckpointError: the place is taken, no family covers the model, the
@@ -74,7 +77,7 @@ def save(
       f'{", ".join(_SAVED_DTYPES)}'
     )
   try:
-    family, attributes = conversion.write_attributes(
+    family, own = conversion.write_attributes(
       (family,) if family else FAMILIES.values(), model.config
     )
   except ValueError as error:
@@ -82,7 +85,7 @@ def save(
   _check_vocabulary(directory, model, tokenizer)
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)
-  attributes = {**attributes, **tokens, 'dtype': dtype.name}
+  attributes = {**own, **attributes, **tokens, 'dtype': dtype.name}
   if any(name.endswith(SCALE) for name in tensors):
     attributes['quantization_config'] = {'quant_method': QUANTIZED, 'bits': 8}
 

@@ -12,7 +12,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax import checkpoints
@@ -20,9 +19,9 @@ from specjax.arguments import check_path
 from specjax.checkpoints import parameters, precision, vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import pard
-from specjax.drafters.heads import files
+from specjax.drafters.heads import files, masked
 from specjax.drafters.heads.frequencies import Reduction
-from specjax.drafters.heads.trainable import Trainable, mean
+from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import chain, shape, static_tree
 from specjax.drafters.shapes.language_model import walk as walk
 from specjax.drafters.shapes.policies import Policy
@@ -290,22 +289,34 @@ TRAINING = 'training.json'  # beside a finished draft: what it cost
 
 
 def trainable(
-  target: Model, path: str = '', next_token: bool = False, **sizes: Any
+  target: Model,
+  path: str = '',
+  next_token: bool = False,
+  mask_token: int | None = None,
+  places: int | None = None,
+  keep: float | None = None,
+  **sizes: Any,
 ) -> Trainable:
   """A draft to train: one that is there already, or one of given sizes.
+
+  With a `mask_token` it learns to draft in one pass, too, see `pard`.
 
   Args:
     target: the target model.
     path: of the checkpoint that training begins with, a Hugging Face directory
       or the name of a model on the Hub; empty: random weights.
     next_token: it learns the tokens that follow, whatever the target gives.
+    mask_token: of its masks, one that no text has; by default that of the
+      checkpoint, where it has one.
+    places: that it learns of each draft, see `masked.Masks`.
+    keep: share of the drafts of a place that have the next one, see there.
     **sizes: of a model with random weights, those of
       `models.transformer.TransformerConfig` but the vocabulary and, unless they
       are given, the positions, which are the target's.
 
   Raises:
-    ValueError: both or neither are given, or the draft has another vocabulary
-      or an encoder.
+    ValueError: both or neither are given, the draft has another vocabulary or
+      an encoder, or no draft has such masks.
   """
   if bool(path) == bool(sizes):
     raise ValueError(
@@ -317,6 +328,8 @@ def trainable(
     check_path(path, 'a language model')
     path = str(checkpoints.locate(path))
     files.refuse(path)
+    if mask_token is None:
+      mask_token = pard.mask_token(pathlib.Path(path))
     model = checkpoints.describe(path).model
     if model.encode is not None:
       raise ValueError(f'{path} is an encoder-decoder: give a decoder')
@@ -331,6 +344,8 @@ def trainable(
       transformer.TransformerConfig(vocab_size=vocab, **(own | sizes))
     )
 
+  masks = masked.masks_of(mask_token, vocab, places, keep)
+
   def init(key, target_params):
     del target_params  # Unused.
     if path:
@@ -338,28 +353,35 @@ def trainable(
     return model.init(key)
 
   def loss(params, seen, key):
-    del key  # Unused.
-    said = transformer.score(model, params.drafter, seen.tokens)
     if next_token:
-      log_q = jax.nn.log_softmax(said[:, :-1].astype(jnp.float32))
-      nats = -jnp.take_along_axis(log_q, seen.tokens[:, 1:, None], -1)[..., 0]
-      return {'token': mean(nats, seen.weights[:, :-1])}
+      seen = seen.following(vocab)
+    if masks:
+      return pard.loss(model, masks, params, seen, key)
+    said = transformer.score(model, params.drafter, seen.tokens)
     return {'token': seen.judge(seen.logits, said, seen.weights)}
 
   def save(place, config, params, tokenizer):
-    checkpoints.save(place, model, params, tokenizer)
+    more = {pard.MASK: mask_token} if masks else {}
+    checkpoints.save(place, model, params, tokenizer, attributes=more)
     known = {k: v for k, v in config.items() if k != 'training'}
     facts = {**config.get('training', {}), **known}
     (pathlib.Path(place) / TRAINING).write_text(
       json.dumps(facts, indent=1) + '\n'
     )
 
+  def drafter(depth):
+    if not masks:
+      return chain.make(walk(model), depth)
+    made = chain.make(pard.walk(model, masks.token, depth), depth)
+    return made._replace(at_once=True)
+
+  config = {'kind': 'lm', 'from': path, 'next_token': next_token, **sizes}
   return Trainable(
-    {'kind': 'lm', 'from': path, 'next_token': next_token, **sizes},
+    config | ({'mask_token': mask_token} if masks else {}),
     (),
     init,
     loss,
-    lambda depth: chain.make(walk(model), depth),
+    drafter,
     save=save,
     read=lambda place: checkpoints.load(place)[1],
     model=model,

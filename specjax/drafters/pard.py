@@ -8,7 +8,8 @@ drafts have their true probabilities in every shape, see `shapes.parallel`.
   text  .. a b | m m m      b and three masks say
   says         c d e f      four places
 
-The pass that reads accepted tokens reads the next draft's masks, too.
+The pass that reads accepted tokens reads the next draft's masks, too. In
+training masks stand behind many tokens of a text, see `heads.masked`.
 """
 
 import functools
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 
 from specjax.checkpoints.families import values
 from specjax.checkpoints.files import CONFIG, CheckpointError, read_json
+from specjax.drafters.heads import masked
 from specjax.drafters.shapes import parallel
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
@@ -27,7 +29,7 @@ from specjax.models import prefill, transformer
 from specjax.models.transformer import Model
 from specjax.types import Cache
 
-_MASK = 'pard_token'
+MASK = 'pard_token'  # of config.json
 
 
 class State(NamedTuple):
@@ -48,7 +50,7 @@ def mask_token(directory: pathlib.Path) -> int | None:
   if not config.is_file():
     return None
   try:
-    return values.take(read_json(config), _MASK, values.index, None)
+    return values.take(read_json(config), MASK, values.index, None)
   except ValueError as error:
     raise CheckpointError(f'{config}: {error}') from None
 
@@ -67,7 +69,7 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
   """
   if mask >= model.config.vocab_size:
     raise ValueError(
-      f'{_MASK} is {mask}, but the draft has {model.config.vocab_size} tokens: '
+      f'{MASK} is {mask}, but the draft has {model.config.vocab_size} tokens: '
       'copy the config.json that belongs to its weights'
     )
 
@@ -133,3 +135,21 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
     init_params=model.init,
     positions=model.config.max_positions,
   )
+
+
+def say_along(
+  model: Model, mask: int, params, tokens, drafts: masked.Drafts
+) -> jax.Array:
+  """Logits [B, R + M, V] after the tokens [B, R] of texts and after masks."""
+  count = drafts.begin.shape[1] - tokens.shape[1]
+  tokens = jnp.pad(tokens, ((0, 0), (0, count)), constant_values=mask)
+  attention = drafts.at, None, None, drafts.sees
+  hidden = model.forward(params.drafter, tokens, *attention).hidden
+  return model.head(params.drafter, hidden)
+
+
+def loss(model: Model, masks: masked.Masks, params, seen, key):
+  """Each token, and the masks behind it."""
+  drafts = masks.draw(key, seen.weights)
+  logits = say_along(model, masks.token, params, seen.tokens, drafts)
+  return {'token': masked.judge(drafts, seen, logits)}

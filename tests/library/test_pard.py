@@ -20,10 +20,9 @@ HOST, MASK = Target(models.TARGET), 7
 def folder(tmp_path_factory):
   """A checkpoint as it is published."""
   place = tmp_path_factory.mktemp('pard') / 'draft'
-  checkpoints.save(place, models.DRAFT, models.draft_weights())
-  config = json.loads((place / 'config.json').read_text())
-  config |= {'pard_token': MASK, 'spd_type': 'pard'}
-  (place / 'config.json').write_text(json.dumps(config))
+  published = {'pard_token': MASK, 'spd_type': 'pard'}
+  model, weights = models.DRAFT, models.draft_weights()
+  checkpoints.save(place, model, weights, attributes=published)
   return place
 
 

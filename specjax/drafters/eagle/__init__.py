@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from specjax.drafters.eagle import at_once, training
 from specjax.drafters.eagle.module import Head, Sizes, near, sizes_of
-from specjax.drafters.heads import files, modules, overrides
+from specjax.drafters.heads import files, masked, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
 from specjax.drafters.heads.trainable import Trainable
@@ -92,9 +92,11 @@ def trainable(
   version: int = 3,
   taps: tuple[int, ...] = (),
   start: str = '',
+  places: int | None = None,
+  keep: float | None = None,
   **sizes: Any,
 ) -> Trainable:
-  """A head to train.
+  """A head to train; with a `mask_token`, of P-EAGLE.
 
   Args:
     target: the target model.
@@ -104,19 +106,21 @@ def trainable(
     start: `target` begins version 3 with the target's own logits, on as many of
       their directions as it is wide (`eagle.training`); by default its
       weights are random.
+    places: that P-EAGLE learns of each draft, see `masked.Masks`.
+    keep: share of the drafts of a place that have the next one, see there.
     **sizes: of `eagle.module.Sizes`; with the join `pair` and the width of the
-      target, `specjax export` can write the head for others.
+      target, `specjax export` can write the head for others. Embeddings of its
+      own begin as the target's where they are as wide; the mask's is learned
+      with them, and else the feature of the mask alone.
 
   Raises:
-    ValueError: taps that the target has not, a reduced vocabulary or a mask,
-      which are only read, or a start that there is not.
+    ValueError: taps that the target has not, a reduced vocabulary, which is
+      only read, a start that there is not, or masks that no draft has.
   """
   if sizes.get('draft_vocab'):
     raise ValueError(
       'draft_vocab: heads are trained with logits of all tokens; leave it out'
     )
-  if sizes.get('mask_token') is not None:
-    raise ValueError('mask_token: heads of P-EAGLE are only read; leave it out')
   layers = target.config.num_layers
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
@@ -127,6 +131,9 @@ def trainable(
       'them out, or use version 3'
     )
   head = Head(target, Sizes(version, taps, **sizes))
+  masks = masked.masks_of(
+    head.sizes.mask_token, target.config.vocab_size, places, keep
+  )
   if start not in ('', 'target'):
     raise ValueError(f"start must be 'target' or empty, got {start!r}")
   if start:
@@ -134,17 +141,25 @@ def trainable(
 
   def init(key, target_params):
     fresh = head.init(key)
+    if head.sizes.own_embedding and head.sizes.width == target.config.width:
+      # A copy, as training takes over the weights that it begins with.
+      table = jnp.array(target_params['embedding'], jnp.float32)
+      fresh = fresh | {'embedding': table}
     if not start:
       return fresh
     return training.from_target(head, fresh, target_params)
 
-  loss = training.tokens if version == 3 else training.features
+  usual = training.tokens if version == 3 else training.features
   return Trainable(
     {'kind': KIND, **dataclasses.asdict(head.sizes)},
     taps,
     init,
-    functools.partial(loss, head),
-    lambda depth: chain.make(walk(head), depth),
+    functools.partial(at_once.loss, head, masks)
+    if masks
+    else functools.partial(usual, head),
+    lambda depth: chain.make(
+      at_once.walk(head, depth) if masks else walk(head), depth
+    ),
   )
 
 

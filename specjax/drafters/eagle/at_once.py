@@ -8,7 +8,8 @@ have their true probabilities in every shape, see `shapes.parallel`.
   pairs  a1 b2 c3 | mm mm       features a to c are the target's
   says          4    5  6       of token 4, 5 and 6
 
-The pass that reads accepted pairs reads the next draft's masks, too.
+The pass that reads accepted pairs reads the next draft's masks, too. In
+training masks stand behind many pairs of a text, see `heads.masked`.
 """
 
 import functools
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax.drafters.eagle.module import Head
+from specjax.drafters.heads import masked
 from specjax.drafters.shapes import parallel
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
@@ -30,6 +32,15 @@ class State(NamedTuple):
   cache: Cache
   features: jax.Array  # [B, K, F] after the last pair and the masks behind it
   length: jax.Array  # [B] tokens of the text then
+
+
+def _with_masks(head: Head, params, tokens, features, count: int):
+  """Tokens [B, T + M] and features of T pairs and of M masks behind them."""
+  mask = head.read_mask(params).astype(features.dtype)
+  masks = jnp.broadcast_to(mask, (len(tokens), count, len(mask)))
+  more = (0, 0), (0, count)
+  tokens = jnp.pad(tokens, more, constant_values=head.sizes.mask_token)
+  return tokens, jnp.concatenate([features, masks], 1)
 
 
 @functools.cache
@@ -47,16 +58,10 @@ def walk(head: Head, depth: int) -> Walker:
       features: [B, R, F] of the pairs.
       new: [B] pairs that are of the text; masks follow the last of them.
     """
-    batch, rows = tokens.shape
-    mask = head.read_mask(params).astype(features.dtype)
-    masks = jnp.broadcast_to(mask, (batch, depth - 1, len(mask)))
-    features = jnp.concatenate([features, masks], 1)
-    tokens = jnp.pad(
-      tokens, ((0, 0), (0, depth - 1)), constant_values=head.sizes.mask_token
-    )
-    offset, sees = parallel.with_masks(new, rows, depth - 1)
+    offset, sees = parallel.with_masks(new, tokens.shape[1], depth - 1)
+    pairs = _with_masks(head, params, tokens, features, depth - 1)
     attention = used[:, None] + offset, cache, used, sees, None, 0
-    return head.forward(params, tokens, features, *attention)
+    return head.forward(params, *pairs, *attention)
 
   def say(params, state):
     return parallel.Block(head.logits(params, state.features))
@@ -91,3 +96,31 @@ def walk(head: Head, depth: int) -> Walker:
     return State(cache, features, ctx.length + 0)
 
   return Walker(init, start, parallel.feed, commit, taps=head.sizes.taps)
+
+
+def say_along(
+  head: Head, params, tokens, hidden, drafts: masked.Drafts
+) -> jax.Array:
+  """Logits [B, R + M, V] after the pairs of texts and after masks.
+
+  Args:
+    head: with a mask.
+    params: `Params`.
+    tokens: [B, R + 1].
+    hidden: [B, R + 1, len(taps), E] of the target.
+    drafts: behind the R pairs.
+  """
+  tokens, features = tokens[:, 1:], head.read(params, hidden[:, :-1])
+  count = drafts.begin.shape[1] - tokens.shape[1]
+  pairs = _with_masks(head, params, tokens, features, count)
+  attention = drafts.at, None, None, drafts.sees, None, 0
+  features, _ = head.forward(params, *pairs, *attention)
+  return head.logits(params, features)
+
+
+def loss(head: Head, masks: masked.Masks, params, seen, key):
+  """Pair i, which ends in token i + 1, and the masks behind it."""
+  rows = seen.behind(1)
+  drafts = masks.draw(key, rows.weights)
+  logits = say_along(head, params, seen.tokens, seen.hidden, drafts)
+  return {'token': masked.judge(drafts, rows, logits)}

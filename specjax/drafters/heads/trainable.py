@@ -56,6 +56,15 @@ class Seen(struct.PyTreeNode):
       self.divergence,
     )
 
+  def following(self, vocab: int) -> 'Seen':
+    """Returns texts whose own next tokens are to be learned, of `vocab`."""
+    after = jax.nn.one_hot(jnp.roll(self.tokens, -1, 1), vocab)
+    return self.replace(
+      logits=jnp.log(after),
+      counts=self.weights.at[:, -1].set(0.0),
+      divergence=cross_entropy,
+    )
+
   def judge(
     self, goal: jax.Array, logits: jax.Array, weight: jax.Array
   ) -> jax.Array:

@@ -1,0 +1,128 @@
+"""Training of drafters that say all places of a draft in one pass, by masks.
+
+Mask d of a draft that begins behind row a of a text says place d + 1. It sees
+the rows up to a and the masks before it, as while drafting. A text and the
+drafts behind many of its rows are read in one pass:
+
+  rows 0 1 2 | masks 0,1  1,1  0,2     0,2 sees row 0, mask 0,1 and itself
+
+Conditional drop (COD; An et al., arXiv:2504.18583): only a share of keep^d of
+the rows has d masks behind it, a fifth at least. A row with d masks is one of
+those with d - 1, so that no mask lacks one that it sees while drafting. Far
+places cost less, and weigh less.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.arguments import check_number
+from specjax.drafters.heads.trainable import Seen
+
+_LEAST = 0.2
+
+
+class Drafts(NamedTuple):
+  """R rows of a text, and the M masks of drafts behind some of them."""
+
+  begin: jax.Array  # [B, R + M] row that a mask is behind; of rows, their own
+  depth: jax.Array  # [R + M] of masks, from 1 on; 0 of rows
+
+  @property
+  def at(self) -> jax.Array:
+    """Positions [B, R + M]."""
+    return self.begin + self.depth
+
+  @property
+  def sees(self) -> jax.Array:
+    """Which rows and masks each sees, [B, R + M, R + M]."""
+    one, other = self.begin[:, :, None], self.begin[:, None]
+    before = self.depth <= self.depth[:, None]
+    return jnp.where(self.depth == 0, other <= one, (other == one) & before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Masks:
+  """The masks that are learned.
+
+  Attributes:
+    token: of all of them.
+    places: of a whole draft, K.
+    keep: share of the drafts of a place that have the next one, too.
+  """
+
+  token: int
+  places: int = 8
+  keep: float = 0.7
+
+  def draw(self, key: jax.Array, weights: jax.Array) -> Drafts:
+    """Drafts along texts.
+
+    Args:
+      key: consumed.
+      weights: [B, R] of the rows; rows that count come first.
+
+    Raises:
+      ValueError: no row has a whole draft.
+    """
+    rows = weights.shape[1]
+    if rows < self.places:
+      raise ValueError(
+        f'places is {self.places}, but windows have {rows} rows: make '
+        'optimization.length larger, or places smaller'
+      )
+    shares = [max(self.keep**d, _LEAST) for d in range(self.places)]
+    counts = [max(round(share * rows), 1) for share in shares]
+    order = jnp.argsort(jax.random.uniform(key, weights.shape) - weights)
+    own = jnp.broadcast_to(jnp.arange(rows), weights.shape)
+    begin = [own, *(order[:, :count] for count in counts[1:])]
+    depth = jnp.asarray(np.repeat(np.arange(self.places), counts))
+    return Drafts(jnp.concatenate(begin, 1), depth)
+
+
+def masks_of(
+  token: int | None, vocab: int, places: int | None, keep: float | None
+) -> Masks | None:
+  """The masks that options of a recipe ask for; None: the drafter has none.
+
+  Args:
+    token: that they are; None: there are none.
+    vocab: tokens of the target.
+    places: see `Masks`; None: as there, likewise the next.
+    keep: see there.
+
+  Raises:
+    ValueError: names the option and the remedy.
+  """
+  if token is None:
+    for name, given in {'places': places, 'keep': keep}.items():
+      if given is not None:
+        raise ValueError(
+          f'{name} is of drafters with masks: give mask_token, too'
+        )
+    return None
+  places = Masks.places if places is None else places
+  keep = Masks.keep if keep is None else keep
+  check_number('mask_token', token, 0, vocab)
+  check_number('places', places, 2)
+  if not 0 < keep <= 1:
+    raise ValueError(f'keep must be above 0 and at most 1, got {keep}')
+  return Masks(token, places, keep)
+
+
+def judge(drafts: Drafts, seen: Seen, logits: jax.Array) -> jax.Array:
+  """The mean loss of all places, those beyond the text left out.
+
+  Args:
+    drafts: along the text.
+    seen: the R rows, with the target's logits for the first place behind each.
+    logits: [B, R + M, V] of the drafter.
+  """
+  rows = seen.tokens.shape[1]
+  at = jnp.minimum(drafts.at, rows - 1)
+  goal = jnp.take_along_axis(seen.logits, at[..., None], 1)
+  counts = jnp.take_along_axis(seen.weights, at, 1)
+  return seen.judge(goal, logits, jnp.where(drafts.at < rows, counts, 0.0))
