@@ -11,11 +11,13 @@ parameters, as near as their sizes allow:
 
   eagle3      a layer over three features of the target, on its own steps too
   eagle1      a layer that predicts the target's next feature
+  peagle      as eagle3, but masks say all places in one pass
   medusa      a residual block for each place ahead
   dflash      a layer that fills a block of masks in one pass
   dspark      the same, corrected by the token drawn before each place
   early_exit  the target's first layers, a norm and an adapter of their own
   lm          an independent draft of two layers, with tables of its own
+  pard        as lm, but masks say all places in one pass
 
 Then all draft for the same held-out prompts. tau is measured. FLOPs and bytes
 of a step are counted in the traced program, the forward pass over accepted
@@ -77,6 +79,8 @@ PUBLISHED = {
   ('eagle3', 'medusa'): 'arXiv:2503.01840',
   ('dflash', 'eagle3'): 'arXiv:2602.06036',
   ('dspark', 'dflash'): 'arXiv:2607.05147',
+  ('peagle', 'eagle3'): 'arXiv:2602.01469',
+  ('pard', 'lm'): 'arXiv:2504.18583',
   ('eagle1', 'lm'): 'arXiv:2401.15077',
   ('medusa', 'lm'): 'arXiv:2401.10774',
 }
@@ -116,6 +120,13 @@ def _eagle(version: int) -> Callable[[Any, int], dict[str, Any]]:
   return options
 
 
+def _masked(options: Callable[[Any, int], dict[str, Any]]):
+  """Options of the same drafter with masks: the target's last token."""
+  return lambda target, n: (
+    options(target, n) | {'mask_token': target.vocab_size - 1}
+  )
+
+
 def _dflash(target, n):
   return {'layers': 1, 'mlp_width': n, **_attention(target.width)}
 
@@ -135,6 +146,7 @@ KINDS = {
   # First, as it reads the most layers: the features of the others are theirs.
   'eagle3': Kind('eagle', _eagle(3), _steps_of(4)),
   'eagle1': Kind('eagle', _eagle(1), _steps_of(4)),
+  'peagle': Kind('eagle', _masked(_eagle(3)), _steps_of(4)),
   'medusa': Kind('medusa', lambda _, n: {'count': n}, lambda _: range(1, 17)),
   'dflash': Kind('dflash', _dflash, _steps_of(4)),
   'dspark': Kind('dflash', _dspark, _steps_of(4)),
@@ -144,6 +156,7 @@ KINDS = {
     _steps_of(1),
   ),
   'lm': Kind('lm', _lm, _steps_of(8)),
+  'pard': Kind('lm', _masked(_lm), _steps_of(8)),
 }
 
 

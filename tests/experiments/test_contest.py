@@ -133,7 +133,7 @@ def test_a_contest_trains_once_and_compares(folder, tmp_path, capsys):
   x = dataclasses.replace(
     study.get_config(),
     target=Checkpoint(str(folder / 'target')),
-    kinds=('medusa', 'lm'),
+    kinds=('medusa', 'pard'),
     steps=(3, 6),
     size=2,
     gammas=(2,),
@@ -150,11 +150,11 @@ def test_a_contest_trains_once_and_compares(folder, tmp_path, capsys):
   study.run(x)
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
   assert {*map(reports.fault, rows)} == {''}
-  for kind in ('medusa', 'lm'):
+  for kind in ('medusa', 'pard'):
     learned = [r['learned'] for r in rows if r['kind'] == kind]
     assert learned == 2 * [3 * 64, 6 * 64]
   assert rows[0]['training']['tokens'] == rows[0]['learned']
-  weights = tmp_path / 'heads/lm-6/weights/model.safetensors'
+  weights = tmp_path / 'heads/pard-6/weights/model.safetensors'
   before = weights.stat().st_mtime_ns
   study.run(dataclasses.replace(x, candidates={}))
   assert weights.stat().st_mtime_ns == before
