@@ -75,6 +75,13 @@ class Experts:
       )
 
 
+def _check_groups(keys: int, heads: int) -> None:
+  if heads % keys:
+    raise ValueError(
+      f'{heads} heads of values must be a multiple of the {keys} heads of keys'
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class GatedDelta:
   """Layers with a state in place of attention, see `models.recurrent`.
@@ -98,11 +105,7 @@ class GatedDelta:
   by_head: bool = False
 
   def __post_init__(self):
-    if self.value_heads % self.key_heads:
-      raise ValueError(
-        f'{self.value_heads} heads of values must be a multiple of the '
-        f'{self.key_heads} heads of keys'
-      )
+    _check_groups(self.key_heads, self.value_heads)
 
   @property
   def keys(self) -> int:
@@ -117,6 +120,60 @@ class GatedDelta:
   @property
   def channels(self) -> int:
     """Entries that the convolution sees: queries, keys and values."""
+    return 2 * self.keys + self.values
+
+
+@dataclasses.dataclass(frozen=True)
+class Mamba2:
+  """Layers with a state that only decays (Mamba-2), see `models.recurrent`.
+
+  Attributes:
+    layers: which they are, from 0.
+    key_heads: groups of heads, each with an input map and an output map.
+    value_heads: a multiple of these; neighbours share the maps.
+    key_dim: entries of the state for each entry of a value.
+    value_dim: entries of a value.
+    kernel: tokens that the convolution sees, the token itself included.
+    conv_bias: whether the convolution has a bias.
+    bias: whether the first map has one.
+    out_bias: whether the last map has one.
+    activation: behind the convolution.
+    norm: whether what is read is normed, group by group.
+    gate_first: whether it is multiplied by its gate before that, or after it.
+    scales: factors of the input, of the gate, values, keys, queries and steps
+      that are made of it, and of the output (Falcon-H1). Empty: all are 1.
+  """
+
+  layers: tuple[int, ...]
+  key_heads: int
+  value_heads: int
+  key_dim: int
+  value_dim: int
+  kernel: int
+  conv_bias: bool = True
+  bias: bool = False
+  out_bias: bool = False
+  activation: Callable[[jax.Array], jax.Array] = nn.silu
+  norm: bool = True
+  gate_first: bool = True
+  scales: tuple[float, ...] = ()
+
+  def __post_init__(self):
+    _check_groups(self.key_heads, self.value_heads)
+
+  @property
+  def keys(self) -> int:
+    """Entries of the input maps of a token."""
+    return self.key_heads * self.key_dim
+
+  @property
+  def values(self) -> int:
+    """Entries of all values of a token."""
+    return self.value_heads * self.value_dim
+
+  @property
+  def channels(self) -> int:
+    """Entries that the convolution sees: values, input and output maps."""
     return 2 * self.keys + self.values
 
 
@@ -401,7 +458,7 @@ class TransformerConfig:
   head_bias: bool = False
   encoder: Encoder | None = None
   experts: Experts | None = None
-  recurrent: GatedDelta | ShortConv | None = None
+  recurrent: GatedDelta | Mamba2 | ShortConv | None = None
   latent: Latent | None = None
   wide: Wide | None = None
   sharing: Sharing | None = None

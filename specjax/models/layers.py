@@ -9,11 +9,15 @@ from specjax import native
 from specjax.models import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
-from specjax.models.config import ShortConv, TransformerConfig
+from specjax.models.config import Mamba2, ShortConv, TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.latent import LatentHeads
 from specjax.models.linear import Linear
-from specjax.models.recurrent import GatedDeltaLayer, ShortConvLayer
+from specjax.models.recurrent import (
+  GatedDeltaLayer,
+  Mamba2Layer,
+  ShortConvLayer,
+)
 from specjax.types import KV
 
 
@@ -169,11 +173,11 @@ class Layer(nn.Module):
       'rows': c.device.rows,
       'name': 'mixer',
     }
-    mixer = (
-      ShortConvLayer(c.recurrent, c.width, **common)
-      if isinstance(c.recurrent, ShortConv)
-      else GatedDeltaLayer(c.recurrent, c.width, c.norm_eps, **common)
-    )
+    if isinstance(c.recurrent, ShortConv):
+      mixer = ShortConvLayer(c.recurrent, c.width, **common)
+    else:
+      kind = Mamba2Layer if isinstance(c.recurrent, Mamba2) else GatedDeltaLayer
+      mixer = kind(c.recurrent, c.width, c.norm_eps, **common)
     return mixer(x, cache, mask, flight, at)
 
   def _heads(self, x, positions):

@@ -14,8 +14,12 @@ row sees its ancestors: so a tree is a mask here, too.
                 e^(G_i - G_j) (k_i k_j) u_j),   G_i: sum of g along its path
 
 What a row leaves in flight is k, u, g and G. S after an accepted path is a sum
-over its rows, and nothing is ever rolled back. Layers that only convolve (LFM2)
-keep the last inputs of their convolution, and S has no entries.
+over its rows, and nothing is ever rolled back.
+
+Mamba-2 (Dao and Gu, 2024, arXiv:2405.21060) decays S too, and replaces nothing
+in it: the u of a row is its own value times its step, and needs no system.
+Layers that only convolve (LFM2) keep the last inputs of their convolution, and
+S has no entries.
 """
 
 import functools
@@ -24,15 +28,16 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from specjax.models.config import GatedDelta, ShortConv
+from specjax.models.config import GatedDelta, Mamba2, ShortConv
 from specjax.models.linear import Linear
 from specjax.types import Recurrence, RecurrentRows
 
 # A TPU would multiply in 16 bits.
 _einsum = functools.partial(jnp.einsum, precision='highest')
 _GRAIN = 256  # of a decay's coarse part, in 1: sums of these are exact
-Sizes = GatedDelta | ShortConv
+Sizes = GatedDelta | Mamba2 | ShortConv
 
 
 def _apart(rows: jax.Array, others: jax.Array) -> jax.Array:
@@ -139,24 +144,21 @@ def _declare(module, name, shape, start=nn.initializers.ones):
   return module.param(name, whole, shape)
 
 
-def _kernel(module):
-  """The weight [C, 1, W] of a convolution."""
-  s = module.sizes
-  shape = s.channels, 1, s.kernel
-  return _declare(module, 'conv', shape, nn.initializers.normal(0.5))
-
-
-def _convolve(weight, before, depth, block, mask):
+def _convolve(module, before, depth, block, mask, bias=False):
   """Convolves each row with its ancestors [B, T, C].
 
   Args:
-    weight: [C, 1, W], of the token itself at the end.
+    module: whose weight [C, 1, W] has the token itself at the end.
     before: [B, W - 1, C] inputs of the text.
     depth: [B, T] ancestors of each row, itself left out.
     block: N rows in flight.
     mask: [B, T, N] ancestors of each row, itself included.
+    bias: whether it has one.
   """
-  width, at_depth = weight.shape[2], block.depth
+  width, channels = module.sizes.kernel, module.sizes.channels
+  start = nn.initializers.normal(0.5)
+  weight = _declare(module, 'conv', (channels, 1, width), start)
+  at_depth = block.depth
   seen = jnp.concatenate([before.astype(block.inputs.dtype), block.inputs], 1)
 
   def back(count):
@@ -166,8 +168,26 @@ def _convolve(weight, before, depth, block, mask):
     place = jnp.where(wanted < 0, width - 1 + wanted, inside)
     return jnp.take_along_axis(seen, place[..., None], 1, mode='clip')
 
-  parts = (back(width - 1 - i) * weight[:, 0, i] for i in range(width))
-  return sum(parts)
+  mixed = sum(back(width - 1 - i) * weight[:, 0, i] for i in range(width))
+  if bias:
+    mixed += _declare(module, 'conv_b', (channels,), nn.initializers.zeros)
+  return mixed
+
+
+def _decays(module, steps):
+  """Returns steps [B, T, heads] > 0, and logarithms of decays with a grain.
+
+  Args:
+    module: has a rate of each head, and what is added to its steps.
+    steps: before that.
+  """
+  wide, heads = _wide(steps.dtype), steps.shape[-1:]
+  rate = _declare(module, 'rate', heads, nn.initializers.zeros).astype(wide)
+  shift = _declare(module, 'shift', heads).astype(wide)
+  steps = nn.softplus(steps.astype(wide) + shift)
+  g = -jnp.exp(rate) * steps
+  coarse = jnp.round(g * _GRAIN) / _GRAIN
+  return steps, jnp.stack([coarse, g - coarse], -1)
 
 
 class ShortConvLayer(nn.Module):
@@ -195,10 +215,7 @@ class ShortConvLayer(nn.Module):
     )(x)
     gate, opened, inputs = (made[..., i, :] for i in range(3))
     block, new, _ = _begin(s, before, flight, at, mask, inputs=gate * inputs)
-    mixed = _convolve(_kernel(self), before.last, new.depth, block, mask)
-    if s.bias:
-      zeros = nn.initializers.zeros
-      mixed += _declare(self, 'conv_b', (s.channels,), zeros)
+    mixed = _convolve(self, before.last, new.depth, block, mask, s.bias)
     out = Linear(
       s.channels,
       (self.width,),
@@ -237,7 +254,7 @@ class GatedDeltaLayer(nn.Module):
       before = empty(s, batch, x.dtype)
     inputs, z, beta, g = self._project(x)
     block, new, at = _begin(s, before, flight, at, mask, decay=g, inputs=inputs)
-    mixed = _convolve(_kernel(self), before.last, new.depth, block, mask)
+    mixed = _convolve(self, before.last, new.depth, block, mask)
     q, k, v = jnp.split(
       nn.silu(mixed).astype(wide), (s.keys, 2 * s.keys), axis=-1
     )
@@ -291,15 +308,110 @@ class GatedDeltaLayer(nn.Module):
       parts = [made[..., : s.channels], made[..., s.channels :]]
       b, a = jnp.split(linear('rates', (2 * s.value_heads,)), 2, -1)
     *parts, z, b, a = (y.reshape(*x.shape[:2], -1) for y in (*parts, b, a))
-    wide, numbers = _wide(x.dtype), (s.value_heads,)
-    rate = _declare(self, 'rate', numbers, nn.initializers.zeros).astype(wide)
-    shift = _declare(self, 'shift', numbers).astype(wide)
-    g = -jnp.exp(rate) * nn.softplus(a.astype(wide) + shift)
-    coarse = jnp.round(g * _GRAIN) / _GRAIN
-    g = jnp.stack([coarse, g - coarse], -1)
     z = z.reshape(*x.shape[:2], s.value_heads, s.value_dim)
-    beta = nn.sigmoid(b).astype(wide)
-    return jnp.concatenate(parts, -1), z, beta, g
+    beta = nn.sigmoid(b).astype(_wide(x.dtype))
+    return jnp.concatenate(parts, -1), z, beta, _decays(self, a)[1]
+
+
+class Mamba2Layer(nn.Module):
+  """Mixes tokens by a state that only decays, in the place of attention."""
+
+  sizes: Mamba2
+  width: int
+  norm_eps: float
+  scale: float  # of the weights of the last map
+  rows: int = 1  # fewest of a product
+
+  @nn.compact
+  def __call__(self, x, before, mask, flight, at):
+    """Returns the output [B, T, E] and the block, as `GatedDeltaLayer`."""
+    s, (batch, count) = self.sizes, x.shape[:2]
+    wide = _wide(x.dtype)
+    if before is None:
+      before = empty(s, batch, x.dtype)
+    parts = s.values, s.values, s.keys, s.keys, s.value_heads
+    if s.scales:
+      x *= s.scales[0]
+    made = Linear(
+      self.width,
+      (sum(parts),),
+      ('width', None),
+      s.bias,
+      self.width**-0.5,
+      self.rows,
+      name='in',
+    )(x)
+    if s.scales:
+      made *= np.repeat(s.scales[1:-1], parts).astype(x.dtype)
+    cuts = s.values, s.values + s.channels
+    z, inputs, steps = jnp.split(made, cuts, -1)
+    steps, g = _decays(self, steps)
+    block, new, at = _begin(s, before, flight, at, mask, decay=g, inputs=inputs)
+    mixed = _convolve(self, before.last, new.depth, block, mask, s.conv_bias)
+    mixed = s.activation(mixed).astype(wide)
+    v, k, q = jnp.split(mixed, (s.values, s.values + s.keys), -1)
+    k, q = (y.reshape(batch, count, s.key_heads, s.key_dim) for y in (k, q))
+    v = v.reshape(batch, count, s.value_heads, s.value_dim)
+    total = _einsum('btn,bnhd->bthd', mask.astype(wide), block.decay)
+    new = new._replace(keys=k, updates=v * steps[..., None], total=total)
+    block = put(block, new, at)
+    said, near = _reads(s, before.state, block, mask, total)
+    y = said(q) + _einsum('bhtn,bnhv->bthv', near(q), block.updates)
+    y += _declare(self, 'skip', (s.value_heads,)).astype(wide)[:, None] * v
+    y = self._gated(y.reshape(batch, count, -1), nn.silu(z.astype(wide)))
+    y = Linear(
+      s.values,
+      (self.width,),
+      (None, 'width'),
+      s.out_bias,
+      self.scale,
+      self.rows,
+      name='out',
+    )(y.astype(x.dtype))
+    return (y * s.scales[-1] if s.scales else y), block
+
+  def _gated(self, y, gate):
+    """Returns y [B, T, values] behind its gate, and its norm if any."""
+    s = self.sizes
+    if not s.norm:
+      return y * gate
+    if s.gate_first:
+      y *= gate
+    groups = y.reshape(*y.shape[:2], s.key_heads, -1)
+    size = jnp.mean(groups * groups, -1, keepdims=True)
+    y = (groups * jax.lax.rsqrt(size + self.norm_eps)).reshape(y.shape)
+    y *= _declare(self, 'norm', (s.values,))
+    return y if s.gate_first else y * gate
+
+
+def _reads(s, state, block, mask, total):
+  """Returns two functions of T keys: what the state says, and rows of a block.
+
+  Args:
+    s: sizes.
+    state: [B, heads, keys, values] before the block.
+    block: N rows.
+    mask: [B, T, N] ancestors of each row, itself included.
+    total: [B, T, heads, 2] of each row, see `RecurrentRows`.
+
+  Returns:
+    said(keys [B, T, key heads, keys]) -> [B, T, heads, values], and near(keys)
+    -> [B, heads, T, N] products with the keys of rows, as they have faded.
+  """
+  group = s.value_heads // s.key_heads
+  fades = _apart(total[:, :, None], block.total[:, None])  # [B, T, N, heads]
+  fades = jnp.exp(jnp.where(mask[..., None], fades, -jnp.inf))
+  fades = fades.transpose(0, 3, 1, 2)  # [B, heads, T, N]
+
+  def near(x):
+    products = _einsum('btgd,bngd->bgtn', x, block.keys)
+    return jnp.repeat(products, group, 1) * fades
+
+  def said(x):
+    read = _einsum('bthk,bhkv->bthv', jnp.repeat(x, group, 2), state)
+    return read * jnp.exp(total.sum(-1))[..., None]
+
+  return said, near
 
 
 def _mix(s, state, block, mask, at, q, k, v, beta, total):
@@ -320,19 +432,8 @@ def _mix(s, state, block, mask, at, q, k, v, beta, total):
   Returns:
     [B, T, heads, values], and [B, N, heads, values].
   """
-  group, count = s.value_heads // s.key_heads, q.shape[1]
-  fades = _apart(total[:, :, None], block.total[:, None])  # [B, T, N, heads]
-  fades = jnp.exp(jnp.where(mask[..., None], fades, -jnp.inf))
-  fades = fades.transpose(0, 3, 1, 2)  # [B, heads, T, N]
-
-  def near(x):
-    products = _einsum('btgd,bngd->bgtn', x, block.keys)
-    return jnp.repeat(products, group, 1) * fades
-
-  def said(x):
-    read = _einsum('bthk,bhkv->bthv', jnp.repeat(x, group, 2), state)
-    return read * jnp.exp(total.sum(-1))[..., None]
-
+  said, near = _reads(s, state, block, mask, total)
+  count = q.shape[1]
   own = at + jnp.arange(count)
   itself = own[:, None] == jnp.arange(block.total.shape[1])
   between = jnp.where(itself, 0, near(k)) * beta.transpose(0, 2, 1)[..., None]

@@ -215,6 +215,16 @@ SAID = {
     'first_k_dense_replace': (1, 2),
     'mlp_layer_types': (['dense', 'sparse'], ['dense']),
   },
+  'granitemoehybrid': {
+    'init_method': 'mup',
+    'layer_types': (['mamba', 'attention', 'mamba'], ['mamba'] * 2 + ['hyena']),
+    'mamba_d_head': ('auto', 5),
+    'mamba_n_groups': (2, 3),
+    'normalization_function': 'rmsnorm',
+    'num_experts_per_tok': (2, 6),
+    'position_embedding_type': ('nope', 'learned'),
+    'time_step_limit': ([0.0, math.inf], [0.001, 0.1]),
+  },
 }
 
 

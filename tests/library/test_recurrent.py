@@ -1,6 +1,7 @@
 """Layers with a state in place of attention: nothing rejected is in it."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -14,76 +15,92 @@ from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import prefill, recurrent, transformer
 from specjax.models.check import check_model
-from specjax.models.config import GatedDelta, ShortConv
+from specjax.models.config import GatedDelta, Mamba2, ShortConv
 from specjax.requests import pool, request_sampling
 from specjax.stats import fit_tests
 from specjax.types import Params, Recurrence, Spec
 from tests.support import models
 
-SIZES = GatedDelta((0, 2), 2, 4, 4, 6, kernel=4)
-MODEL = models.tiny(models.VOCAB, 3, recurrent=SIZES, attention_gate=True)
+SIZES = {
+  'delta': GatedDelta((0, 2), 2, 4, 4, 6, kernel=4),
+  'mamba': Mamba2((0, 2), 2, 4, 4, 6, kernel=4),
+}
+MODELS = {
+  kind: models.tiny(models.VOCAB, 3, recurrent=sizes, attention_gate=True)
+  for kind, sizes in SIZES.items()
+}
+MODEL = MODELS['delta']
 PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4, 5], list(range(10)) * 2]
-CHAIN = lm.make(MODEL, 3), verify.token
 SETTINGS = 'T 1', 'T 1.5, top-k 2'
-TREE = lm.make_tree(MODEL, (0, 0, 0, 1, 1, 2, 5)), verify.recursive
+
+
+def chain(model):
+  return lm.make(model, 3), verify.token
+
+
+def tree(model):
+  return lm.make_tree(model, (0, 0, 0, 1, 1, 2, 5)), verify.recursive
 
 
 @functools.cache
-def weights(seed=0):
-  shapes = jax.eval_shape(MODEL.init, jax.random.key(0))
+def weights(model=MODEL, seed=0):
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
   random = np.random.default_rng(seed)
   return jax.tree.map(
     lambda x: jnp.asarray(random.normal(x.ndim == 1, 0.5, x.shape)), shapes
   )
 
 
-def params():
+def params(model, other=0.1):
   near = jax.tree.map(
-    lambda x, y: 0.9 * x + 0.1 * y, weights(), weights(seed=1)
+    lambda x, y: (1 - other) * x + other * y,
+    weights(model),
+    weights(model, seed=1),
   )
-  return Params(weights(), near)
+  return Params(weights(model), near)
 
 
-def run(drafter, rule, steps=99, parts=generate.PARTS, new_tokens=24):
-  spec = Spec(MODEL, drafter, rule, ())
+def run(model, drafter, rule, steps=99, parts=generate.PARTS, new_tokens=24):
+  spec, given = Spec(model, drafter, rule, ()), params(model)
   values = sampling.make(len(PROMPTS), 0.0)
-  state = models.run(spec, params(), PROMPTS, values, new_tokens=new_tokens)
-  return generate.generate(params(), state, steps, spec=spec, parts=parts)
+  state = models.run(spec, given, PROMPTS, values, new_tokens=new_tokens)
+  return generate.generate(given, state, steps, spec=spec, parts=parts)
 
 
 @functools.cache
-def plain_texts():
-  return models.new_tokens(run(plain.make(), verify.token))
-
-
-WAYS = pytest.mark.parametrize(
-  'way',
-  [pytest.param(CHAIN, id='chain', marks=pytest.mark.slow), TREE],
-  ids=lambda way: 'tree',
-)
+def plain_texts(model):
+  return models.new_tokens(run(model, plain.make(), verify.token))
 
 
 @pytest.mark.slow
-@WAYS
-def test_the_state_is_that_of_reading_the_text(way, float64):
-  state = run(*way, steps=4, new_tokens=40)
+@pytest.mark.parametrize(('kind', 'way'), [('delta', chain), ('mamba', tree)])
+def test_the_state_is_that_of_reading_the_text(kind, way, float64):
+  model = MODELS[kind]
+  state = run(model, *way(model), steps=4, new_tokens=40)
   accepted = np.asarray(state.counts.accepted).sum()
   assert 0 < accepted < np.asarray(state.counts.tried).sum()
   assert not np.asarray(state.done).any()
-  cache = transformer.open_cache(MODEL, weights(), *state.tokens.shape)
+  cache = transformer.open_cache(model, weights(model), *state.tokens.shape)
   again, _ = prefill.prefill(
-    MODEL, weights(), state.tokens, state.length, cache
+    model, weights(model), state.tokens, state.length, cache
   )
-  for i in SIZES.layers:
+  for i in SIZES[kind].layers:
     assert isinstance(state.cache[i], Recurrence)
     for kept, read in zip(state.cache[i], again[i], strict=True):
       assert np.abs(read).max() > 0.1
       np.testing.assert_allclose(kept, read, rtol=0, atol=1e-10)
 
 
-@WAYS
-def test_texts_are_those_of_plain_decoding(way, float64):
-  assert models.new_tokens(run(*way)) == plain_texts()
+@pytest.mark.parametrize(
+  ('kind', 'way'),
+  [
+    ('mamba', tree),
+    *(pytest.param('delta', x, marks=pytest.mark.slow) for x in (chain, tree)),
+  ],
+)
+def test_texts_are_those_of_plain_decoding(kind, way, float64):
+  model = MODELS[kind]
+  assert models.new_tokens(run(model, *way(model))) == plain_texts(model)
 
 
 def one_more(cache, flight, path, start, count):
@@ -119,38 +136,41 @@ BUGS = {bug.__name__: bug for bug in (one_more, one_less, shifted, uncle)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('bug', BUGS)
-def test_a_wrong_state_changes_texts(bug, float64):
+@pytest.mark.parametrize(
+  ('kind', 'bug'), [*zip(itertools.cycle(MODELS), BUGS, strict=False)]
+)
+def test_a_wrong_state_changes_texts(kind, bug, float64):
   """Texts, which the tests above compare, are those of another model."""
-  parts = generate.PARTS._replace(write=BUGS[bug])
-  assert models.new_tokens(run(*TREE, parts=parts)) != plain_texts()
+  model, parts = MODELS[kind], generate.PARTS._replace(write=BUGS[bug])
+  found = models.new_tokens(run(model, *tree(model), parts=parts))
+  assert found != plain_texts(model)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('kind', [GatedDelta, Mamba2])
 def test_the_check_of_models_sees_a_tree_that_is_read_as_a_chain(
-  monkeypatch, float64
+  kind, monkeypatch, float64
 ):
-  mix = recurrent._mix
+  reads = recurrent._reads
 
-  def wrong(s, state, block, mask, *rest):
+  def wrong(s, state, block, mask, total):
     chain = jnp.tril(jnp.ones(mask.shape[1:], bool))
-    return mix(s, state, block, jnp.broadcast_to(chain, mask.shape), *rest)
+    return reads(s, state, block, jnp.broadcast_to(chain, mask.shape), total)
 
-  model = models.tiny(13, 1, recurrent=GatedDelta((0,), 1, 2, 4, 4, kernel=1))
-  monkeypatch.setattr(recurrent, '_mix', wrong)
+  model = models.tiny(13, 1, recurrent=kind((0,), 1, 2, 4, 4, kernel=1))
+  monkeypatch.setattr(recurrent, '_reads', wrong)
   with pytest.raises(ValueError, match='nodes of a tree'):
     check_model(model, models.double(models.weights(model, 0)))
 
 
 @pytest.mark.slow
 def test_the_law_of_the_text_is_that_of_plain_sampling():
-  """The certificate's loop, target and draft with states."""
-  sizes = GatedDelta((0,), 1, 2, 3, 4, kernel=2)
-  target = models.tiny(4, 2, recurrent=sizes)
+  """The certificate's loop; its own cases have the gated delta rule."""
+  target = models.tiny(4, 2, recurrent=Mamba2((0,), 1, 2, 3, 4, kernel=2))
   tiny = tiny_models.TinyModels(
     target,
     target,
-    Params(models.weights(target, 1), models.near(target, 1)),
+    params(target, 0.5),
     settings={name: tiny_models.SETTINGS[name] for name in SETTINGS},
   )
   drafter = lm.make_tree(target, (0, 0, 1))
@@ -161,23 +181,25 @@ def test_the_law_of_the_text_is_that_of_plain_sampling():
     assert fit.p_value > 1e-4, setting
   # It would see a rejected row that stays.
   parts = generate.PARTS._replace(write=one_more)
-  wrong = tiny.sample(spec, 64, 16, seed=0, parts=parts)
+  wrong = tiny.sample(spec, 64, 8, seed=0, parts=parts)
   fits = [fit_tests.fit(x.sum(1), tiny.plain[n]) for n, x in wrong.items()]
   assert min(fit.p_value for fit in fits) < 1e-6
 
 
 @pytest.mark.slow
 def test_a_row_that_is_filled_again_begins_with_no_state(float64):
-  spec = Spec(MODEL, *CHAIN, ())
+  model = MODELS['mamba']
+  spec = Spec(model, *chain(model), ())
   stages = request_sampling.of(spec)
   held = pool.Pool(
-    params(), spec=spec, values=stages.values(), rows=2, slots=128
+    params(model), spec=spec, values=stages.values(), rows=2, slots=128
   )
   for i, prompt in enumerate(PROMPTS):
     values = stages.values(temperature=0.0)
     held.submit(pool.Request(prompt, 24, generate.row_keys(0, [i]), values))
   texts = models.texts_of(held)
-  assert [tuple(texts[i]) for i in range(len(PROMPTS))] == plain_texts()
+  found = [tuple(texts[i]) for i in range(len(PROMPTS))]
+  assert found == plain_texts(model)
 
 
 def test_of_layers_that_convolve_the_last_inputs_are_kept():

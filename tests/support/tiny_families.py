@@ -385,6 +385,15 @@ _LATENT = _SHORT | dict(
 _CONVOLVED = _SHORT | dict(
   num_hidden_layers=3, layer_types=['conv', 'full_attention', 'conv']
 )
+# As for states above.
+_DECAYING = _SHORT | dict(
+  rms_norm_eps=1.0,
+  num_hidden_layers=3,
+  mamba_n_heads=4,
+  mamba_n_groups=2,
+  mamba_d_state=6,
+  mamba_chunk_size=8,
+)
 _GROWN = _YARN | dict(mscale=1.0, mscale_all_dim=0.8)
 OPTIONS |= {
   'deepseek_v2': _LATENT
@@ -405,6 +414,18 @@ OPTIONS |= {
   'lfm2_moe': _CONVOLVED
   | dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8)
   | dict(num_dense_layers=1, routed_scaling_factor=1.7),
+  'granitemoehybrid': _DECAYING
+  | dict(
+    layer_types=['linear_attention', 'full_attention', 'linear_attention'],
+    num_local_experts=5,
+    num_experts_per_tok=2,
+    shared_intermediate_size=14,
+    embedding_multiplier=3.0,
+    logits_scaling=1.4,
+    residual_multiplier=0.6,
+    attention_multiplier=0.3,
+  ),
+  'bamba': _DECAYING | dict(attn_layer_indices=[1], head_dim=8),
 }
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
@@ -561,6 +582,18 @@ SWITCHES = {
     {'block_ffn_dim_multiplier': 1.5},
   ],
   'lfm2_moe': [{'norm_topk_prob': False}],
+  'granitemoehybrid': [
+    _TIED,
+    {'num_local_experts': 0},
+    {'position_embedding_type': 'rope', 'attention_bias': True},
+    {'mamba_conv_bias': False, 'mamba_proj_bias': True, 'mamba_d_conv': 2},
+    {'hidden_act': 'gelu', 'mamba_n_groups': 1, 'mamba_expand': 3},
+    {'layer_types': ['full_attention'] * 3},
+  ],
+  'bamba': [
+    _TIED | {'mamba_proj_bias': True},
+    {'attention_bias': True, 'mlp_bias': True},
+  ],
   'glm4_moe': [
     {'use_qk_norm': False},
     {'attention_bias': True},

@@ -56,6 +56,7 @@ from specjax.checkpoints.families.interleaved import (
 )
 from specjax.checkpoints.families.lfm2 import LFM2, LFM2_MOE
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
+from specjax.checkpoints.families.mamba import BAMBA, GRANITE_HYBRID
 from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3, OLMOE
 from specjax.checkpoints.families.qwen import (
   MIMO,
@@ -127,6 +128,8 @@ FAMILIES = {
     YOUTU,
     LFM2,
     LFM2_MOE,
+    GRANITE_HYBRID,
+    BAMBA,
     T5,
   )
 }

@@ -156,18 +156,16 @@ _MULTIPLIERS = (
   multiplier_row('residual_multiplier', 'residual_scale'),
 )
 
+GRANITE_ROWS = (
+  *_MULTIPLIERS,
+  _attention_row(1.0),
+  Row(_read_logits, _write_logits),
+)
 GRANITE = like(
   DECODER,
   'granite',
   'GraniteForCausalLM',
-  rows=usual_rows(
-    2048,
-    BIAS,
-    MLP_BIAS,
-    *_MULTIPLIERS,
-    _attention_row(1.0),
-    Row(_read_logits, _write_logits),
-  ),
+  rows=usual_rows(2048, BIAS, MLP_BIAS, *GRANITE_ROWS),
 )
 
 HYPERCLOVAX = like(

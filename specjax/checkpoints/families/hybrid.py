@@ -21,6 +21,7 @@ from specjax.checkpoints.families.table import (
   Row,
   Tensors,
   TensorSplit,
+  linear,
 )
 from specjax.checkpoints.families.values import take
 from specjax.models.config import GatedDelta, TransformerConfig
@@ -90,13 +91,21 @@ def _parts(config: TransformerConfig) -> dict[str, Tensors]:
   }
 
 
-_STATES = {
-  'layer{}/mixer/conv': Tensors(KEEP, (_MIXER + 'conv1d.weight',)),
-  'layer{}/mixer/rate': Tensors(KEEP, (_MIXER + 'A_log',)),
-  'layer{}/mixer/shift': Tensors(KEEP, (_MIXER + 'dt_bias',)),
-  'layer{}/mixer/norm': Tensors(KEEP, (_MIXER + 'norm.weight',)),
-  'layer{}/mixer/out/w': Tensors(LINEAR, (_MIXER + 'out_proj.weight',)),
-}
+def state_sources(mixer: str) -> dict[str, Tensors]:
+  """Returns what any layer with a state is made of, below a name."""
+  kept = {
+    'conv': 'conv1d.weight',
+    'rate': 'A_log',
+    'shift': 'dt_bias',
+    'norm': 'norm.weight',
+  }
+  return linear('layer{}/mixer/out', LINEAR, mixer + 'out_proj') | {
+    f'layer{{}}/mixer/{ours}': Tensors(KEEP, (mixer + theirs,))
+    for ours, theirs in kept.items()
+  }
+
+
+_STATES = state_sources(_MIXER)
 _SHARED_EXPERT = {
   'layer{}/shared_up/w': Tensors(
     WAYS, tuple(_SHARED + f'.{x}_proj.weight' for x in ('gate', 'up'))
