@@ -7,6 +7,7 @@ tokens that both have, see `specjax.checkpoints.vocabularies`.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import Any
@@ -206,11 +207,7 @@ def of(
   """
   shape.check(target, options)
   if mask is not None:
-
-    def at_once(depth):
-      made = shape.build(pard.walk(model, mask, depth), depth, options)
-      return made._replace(at_once=True)
-
+    at_once = functools.partial(pard.make, model, mask, **options)
     return LoadedDrafter(target.model, at_once, params)
   if other is not None:
     walker = walk(model, reading.other(reading.sizes_of(other.tables)))
@@ -370,10 +367,9 @@ def trainable(
     )
 
   def drafter(depth):
-    if not masks:
-      return chain.make(walk(model), depth)
-    made = chain.make(pard.walk(model, masks.token, depth), depth)
-    return made._replace(at_once=True)
+    if masks:
+      return pard.make(model, masks.token, depth)
+    return chain.make(walk(model), depth)
 
   config = {'kind': 'lm', 'from': path, 'next_token': next_token, **sizes}
   return Trainable(

@@ -14,7 +14,7 @@ training masks stand behind many tokens of a text, see `heads.masked`.
 
 import functools
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from specjax.checkpoints.families import values
 from specjax.checkpoints.files import CONFIG, CheckpointError, read_json
 from specjax.drafters.heads import masked
-from specjax.drafters.shapes import parallel
+from specjax.drafters.shapes import parallel, shape
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
 from specjax.models import prefill, transformer
 from specjax.models.transformer import Model
-from specjax.types import Cache
+from specjax.types import Cache, Drafter
 
 MASK = 'pard_token'  # of config.json
 
@@ -88,11 +88,11 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
       The cache of the text, and the hidden states of this draft.
     """
     batch, rows = tokens.shape
-    offset, sees = parallel.with_masks(new, rows, depth - 1)
+    drafts = parallel.with_masks(new, rows, depth - 1)
     tokens = jnp.pad(tokens, ((0, 0), (0, depth - 1)), constant_values=mask)
     block = caches.open_block(cache, model.config, rows + depth - 1)
-    at = used[:, None] + offset
-    out = model.forward(params.drafter, tokens, at, cache, used, sees, block, 0)
+    attention = used[:, None] + drafts.at, cache, used, drafts.sees, block, 0
+    out = model.forward(params.drafter, tokens, *attention)
     path = jnp.broadcast_to(jnp.arange(rows), (batch, rows))
     cache = caches.commit(cache, out.flight, path, used, new)
     return cache, parallel.ahead(out.hidden, rows, new, before)
@@ -107,8 +107,8 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
     cache, _ = prefill.prefill(model, weights, ctx.tokens, ctx.length, cache)
     last = ctx.length - 1
     token = jnp.take_along_axis(ctx.tokens, last[:, None], 1)
-    shape = len(last), depth, model.config.width
-    none = jnp.zeros(shape, transformer.dtype_of(weights))
+    sizes = len(last), depth, model.config.width
+    none = jnp.zeros(sizes, transformer.dtype_of(weights))
     cache, made = extend(params, cache, last, token, jnp.ones_like(last), none)
     state = State(cache, made, ctx.length + 0)
     return state, parallel.empty(say, params, state)
@@ -137,8 +137,14 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
   )
 
 
+def make(model: Model, mask: int, depth: int, **options: Any) -> Drafter:
+  """A drafter; see `walk`, and `shapes.shape.Shape` for its options."""
+  made = shape.build(walk(model, mask, depth), depth, options)
+  return made._replace(at_once=True)
+
+
 def say_along(
-  model: Model, mask: int, params, tokens, drafts: masked.Drafts
+  model: Model, mask: int, params, tokens, drafts: parallel.Masked
 ) -> jax.Array:
   """Logits [B, R + M, V] after the tokens [B, R] of texts and after masks."""
   count = drafts.begin.shape[1] - tokens.shape[1]

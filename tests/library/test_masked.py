@@ -12,7 +12,7 @@ from specjax.drafters.eagle import at_once
 from specjax.drafters.eagle.module import Head, sizes_of
 from specjax.drafters.heads import files, masked
 from specjax.types import Params, Spec, Target
-from tests.library import test_corrections, test_dflash, test_heads
+from tests.library import test_corrections, test_dflash
 from tests.support import models
 
 TARGET, HOST, MASK, K = models.TARGET, Target(models.TARGET), 3, 3
@@ -122,12 +122,8 @@ def test_what_has_learned_is_kept_and_accepted_more(name, tmp_path):
     loaded = eagle.load(HOST, path)
   stored = jax.tree.map(lambda x: x.astype(np.float16).astype(x.dtype), own)
   jax.tree.map(np.testing.assert_array_equal, loaded.params, stored)
-  rows, drafter = test_heads.texts(), loaded.make(K)
-  one, other = (
-    test_heads.propose(x, Params(weights, stored), *rows)
-    for x in (trained.drafter(K), drafter)
-  )
-  np.testing.assert_array_equal(one.probs, other.probs)
+  drafter = loaded.make(K)
+  assert drafter == trained.drafter(K)  # The same functions: the same logits.
   before, after = (
     accepted(drafter, Params(weights, own)) for own in (fresh, loaded.params)
   )

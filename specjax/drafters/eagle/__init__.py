@@ -21,7 +21,7 @@ from specjax.drafters.heads import files, masked, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
 from specjax.drafters.heads.trainable import Trainable
-from specjax.drafters.shapes import chain, parallel, shape
+from specjax.drafters.shapes import parallel, shape
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models import transformer
@@ -157,8 +157,8 @@ def trainable(
     functools.partial(at_once.loss, head, masks)
     if masks
     else functools.partial(usual, head),
-    lambda depth: chain.make(
-      at_once.walk(head, depth) if masks else walk(head), depth
+    lambda depth: shape.build(
+      at_once.walk(head, depth) if masks else walk(head), depth, {}
     ),
   )
 

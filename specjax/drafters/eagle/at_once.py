@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from specjax.drafters.eagle.module import Head
 from specjax.drafters.heads import masked
 from specjax.drafters.shapes import parallel
+from specjax.drafters.shapes.parallel import Masked
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import cache as caches
 from specjax.types import Cache
@@ -34,34 +35,35 @@ class State(NamedTuple):
   length: jax.Array  # [B] tokens of the text then
 
 
-def _with_masks(head: Head, params, tokens, features, count: int):
-  """Tokens [B, T + M] and features of T pairs and of M masks behind them."""
-  mask = head.read_mask(params).astype(features.dtype)
+def _forward(
+  head: Head, params, tokens, features, drafts: Masked, cache=None, used=None
+):
+  """Features [B, R + M, F] after pairs and after masks, and the flight.
+
+  Args:
+    head: with a mask.
+    params: `Params`.
+    tokens: [B, R] of the pairs.
+    features: [B, R, F] of the pairs.
+    drafts: masks behind them.
+    cache: of the pairs before these; None: there are none.
+    used: [B] how many those are.
+  """
+  at, mask = drafts.at, head.read_mask(params).astype(features.dtype)
+  count = at.shape[1] - tokens.shape[1]
+  tokens = jnp.pad(
+    tokens, ((0, 0), (0, count)), constant_values=head.sizes.mask_token
+  )
   masks = jnp.broadcast_to(mask, (len(tokens), count, len(mask)))
-  more = (0, 0), (0, count)
-  tokens = jnp.pad(tokens, more, constant_values=head.sizes.mask_token)
-  return tokens, jnp.concatenate([features, masks], 1)
+  features = jnp.concatenate([features, masks], 1)
+  at = at if used is None else at + used[:, None]
+  attention = at, cache, used, drafts.sees, None, 0
+  return head.forward(params, tokens, features, *attention)
 
 
 @functools.cache
 def walk(head: Head, depth: int) -> Walker:
   """The walker of a head with masks that says `depth` places."""
-
-  def extend(params, cache, used, tokens, features, new):
-    """Features [B, R + K - 1, F] after pairs and after masks, and the flight.
-
-    Args:
-      params: `Params`.
-      cache: of the pairs before these.
-      used: [B] how many those are.
-      tokens: [B, R] of the pairs.
-      features: [B, R, F] of the pairs.
-      new: [B] pairs that are of the text; masks follow the last of them.
-    """
-    offset, sees = parallel.with_masks(new, tokens.shape[1], depth - 1)
-    pairs = _with_masks(head, params, tokens, features, depth - 1)
-    attention = used[:, None] + offset, cache, used, sees, None, 0
-    return head.forward(params, *pairs, *attention)
 
   def say(params, state):
     return parallel.Block(head.logits(params, state.features))
@@ -71,9 +73,10 @@ def walk(head: Head, depth: int) -> Walker:
     cache, last = head.read_text(params, ctx, hidden)
     features = last[:, None]
     if depth > 1:
-      none, zero = ctx.tokens[:, :0], jnp.zeros_like(ctx.length)
+      none = ctx.tokens[:, :0], features[:, :0]
+      drafts = parallel.with_masks(jnp.zeros_like(ctx.length), 0, depth - 1)
       used = ctx.length - 1
-      ahead, _ = extend(params, cache, used, none, features[:, :0], zero)
+      ahead, _ = _forward(head, params, *none, drafts, cache, used)
       features = jnp.concatenate([features, ahead.astype(last.dtype)], 1)
     state = State(cache, features, ctx.length + 0)
     return state, parallel.empty(say, params, state)
@@ -88,8 +91,9 @@ def walk(head: Head, depth: int) -> Walker:
     begin, new = state.length - 1, ctx.length - state.length
     at = begin[:, None] + jnp.arange(1, rows + 1)
     tokens = jnp.take_along_axis(ctx.tokens, at, 1)
-    read = head.read(params, hidden)
-    made, flight = extend(params, state.cache, begin, tokens, read, new)
+    pairs = tokens, head.read(params, hidden)
+    drafts = parallel.with_masks(new, rows, depth - 1)
+    made, flight = _forward(head, params, *pairs, drafts, state.cache, begin)
     path = jnp.broadcast_to(jnp.arange(rows), (batch, rows))
     cache = caches.commit(state.cache, flight, path, begin)
     features = parallel.ahead(made, rows, new, state.features)
@@ -98,9 +102,7 @@ def walk(head: Head, depth: int) -> Walker:
   return Walker(init, start, parallel.feed, commit, taps=head.sizes.taps)
 
 
-def say_along(
-  head: Head, params, tokens, hidden, drafts: masked.Drafts
-) -> jax.Array:
+def say_along(head: Head, params, tokens, hidden, drafts: Masked) -> jax.Array:
   """Logits [B, R + M, V] after the pairs of texts and after masks.
 
   Args:
@@ -108,13 +110,10 @@ def say_along(
     params: `Params`.
     tokens: [B, R + 1].
     hidden: [B, R + 1, len(taps), E] of the target.
-    drafts: behind the R pairs.
+    drafts: masks behind the R pairs.
   """
-  tokens, features = tokens[:, 1:], head.read(params, hidden[:, :-1])
-  count = drafts.begin.shape[1] - tokens.shape[1]
-  pairs = _with_masks(head, params, tokens, features, count)
-  attention = drafts.at, None, None, drafts.sees, None, 0
-  features, _ = head.forward(params, *pairs, *attention)
+  pairs = tokens[:, 1:], head.read(params, hidden[:, :-1])
+  features, _ = _forward(head, params, *pairs, drafts)
   return head.logits(params, features)
 
 

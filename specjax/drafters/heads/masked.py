@@ -1,10 +1,7 @@
 """Training of drafters that say all places of a draft in one pass, by masks.
 
-Mask d of a draft that begins behind row a of a text says place d + 1. It sees
-the rows up to a and the masks before it, as while drafting. A text and the
-drafts behind many of its rows are read in one pass:
-
-  rows 0 1 2 | masks 0,1  1,1  0,2     0,2 sees row 0, mask 0,1 and itself
+A text and the masks of drafts behind many of its rows are read in one pass, and
+see what they see while drafting, see `parallel.Masked`.
 
 Conditional drop (COD; An et al., arXiv:2504.18583): only a share of keep^d of
 the rows has d masks behind it, a fifth at least. A row with d masks is one of
@@ -13,7 +10,6 @@ places cost less, and weigh less.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,27 +17,9 @@ import numpy as np
 
 from specjax.arguments import check_number
 from specjax.drafters.heads.trainable import Seen
+from specjax.drafters.shapes.parallel import Masked
 
 _LEAST = 0.2
-
-
-class Drafts(NamedTuple):
-  """R rows of a text, and the M masks of drafts behind some of them."""
-
-  begin: jax.Array  # [B, R + M] row that a mask is behind; of rows, their own
-  depth: jax.Array  # [R + M] of masks, from 1 on; 0 of rows
-
-  @property
-  def at(self) -> jax.Array:
-    """Positions [B, R + M]."""
-    return self.begin + self.depth
-
-  @property
-  def sees(self) -> jax.Array:
-    """Which rows and masks each sees, [B, R + M, R + M]."""
-    one, other = self.begin[:, :, None], self.begin[:, None]
-    before = self.depth <= self.depth[:, None]
-    return jnp.where(self.depth == 0, other <= one, (other == one) & before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +36,7 @@ class Masks:
   places: int = 8
   keep: float = 0.7
 
-  def draw(self, key: jax.Array, weights: jax.Array) -> Drafts:
+  def draw(self, key: jax.Array, weights: jax.Array) -> Masked:
     """Drafts along texts.
 
     Args:
@@ -80,7 +58,7 @@ class Masks:
     own = jnp.broadcast_to(jnp.arange(rows), weights.shape)
     begin = [own, *(order[:, :count] for count in counts[1:])]
     depth = jnp.asarray(np.repeat(np.arange(self.places), counts))
-    return Drafts(jnp.concatenate(begin, 1), depth)
+    return Masked(jnp.concatenate(begin, 1), depth)
 
 
 def masks_of(
@@ -113,7 +91,7 @@ def masks_of(
   return Masks(token, places, keep)
 
 
-def judge(drafts: Drafts, seen: Seen, logits: jax.Array) -> jax.Array:
+def judge(drafts: Masked, seen: Seen, logits: jax.Array) -> jax.Array:
   """The mean loss of all places, those beyond the text left out.
 
   Args:

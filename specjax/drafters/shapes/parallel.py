@@ -51,23 +51,42 @@ def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
   return Step(logits, (), block)
 
 
-def with_masks(new: jax.Array, rows: int, masks: int):
-  """Places of accepted rows and of the masks behind them, for one pass.
+class Masked(NamedTuple):
+  """R rows of a text and M masks behind some of them, for one pass.
+
+  Mask d of a draft says place d + 1. It sees the rows up to the one that it is
+  behind and the masks of its draft before it.
+
+    rows 0 1 2 | masks 0,1  1,1  0,2     0,2 sees row 0, mask 0,1 and itself
+  """
+
+  begin: jax.Array  # [B, R + M] row that a mask is behind; of rows, their own
+  depth: jax.Array  # [R + M] of masks, from 1 on; 0 of rows
+
+  @property
+  def at(self) -> jax.Array:
+    """Places [B, R + M], counted from the first row."""
+    return self.begin + self.depth
+
+  @property
+  def sees(self) -> jax.Array:
+    """Which rows and masks each sees, [B, R + M, R + M]."""
+    one, other = self.begin[:, :, None], self.begin[:, None]
+    before = self.depth <= self.depth[:, None]
+    return jnp.where(self.depth == 0, other <= one, (other == one) & before)
+
+
+def with_masks(new: jax.Array, rows: int, masks: int) -> Masked:
+  """One draft behind accepted rows.
 
   Args:
     new: [B] rows that are of the text; masks follow the last of them.
     rows: R, of which masks do not see the others.
     masks: M.
-
-  Returns:
-    Positions [B, R + M], counted from the first row, and sees
-    [B, R + M, R + M]: which rows each of them does.
   """
-  row, new = jnp.arange(rows + masks), new[:, None]
-  read = row < rows
-  at = jnp.where(read, row, row - rows + new)
-  sees = read[:, None] | ~read | (row < new)[:, None]
-  return at, sees & (row <= row[:, None])
+  row = jnp.arange(rows + masks)
+  begin = jnp.where(row < rows, row, new[:, None] - 1)
+  return Masked(begin, jnp.maximum(row - rows + 1, 0))
 
 
 def ahead(made: jax.Array, rows: int, new: jax.Array, before: jax.Array):
