@@ -34,14 +34,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from specjax.bench import memory, results, study
-from specjax.bench.config import TargetSize
+from specjax.bench.compiled.estimate import SIZES
 from specjax.cli import command
 from specjax.cli.fields import Between, Count, check_fields
 from specjax.errors import need
@@ -54,31 +54,13 @@ from specjax.reports.markdown import Table, blocks, paragraph
 from specjax.stats import theory
 from specjax.stats.row import group, pick
 
-HEAD = 'head'
+HEAD = 'head'  # one layer of the target, as that of EAGLE-3
+_HEAD_WORDS = 32_000  # tokens that a head has logits of
 _SLOTS = 128  # of a cache whose bytes are counted
-_WORDS = 128_256
+_DTYPE = 'bfloat16'  # of weights and caches, as peaks are
 
 
-@dataclasses.dataclass
-class PaperModel(TargetSize):
-  """Sizes of a model that is calculated with.
-
-  Attributes:
-    tied: whether its embeddings are its output layer, too.
-  """
-
-  tied: bool = False
-
-  @property
-  def config(self) -> TransformerConfig:
-    sizes = vars(self).copy()
-    return TransformerConfig(
-      tied_embeddings=sizes.pop('tied'), max_positions=1, **sizes
-    )
-
-
-@dataclasses.dataclass
-class Accelerator:
+class Accelerator(NamedTuple):
   """Published peaks of a device, which no program reaches.
 
   Attributes:
@@ -94,33 +76,46 @@ class Accelerator:
   memory: float
 
 
-@dataclasses.dataclass
-class Deployment:
-  """A target on so many devices, over which everything is split.
-
-  Attributes:
-    target: its name among the models.
-    accelerator: its name among them.
-    devices: how many; a divisor of the heads.
-  """
+class Deployment(NamedTuple):
+  """A target on so many devices, over which everything is split."""
 
   target: str
   accelerator: str
-  devices: Count = 1
+  devices: int = 1  # a divisor of the heads
+
+
+MODELS: dict[str, TransformerConfig] = {
+  '8B': SIZES['8b'],
+  '70B': SIZES['70b'],
+  '1B': dataclasses.replace(SIZES['1b'], tied_embeddings=True),
+}
+ACCELERATORS = {
+  'H100': Accelerator(3.35e12, 989e12, 450e9, 80e9),
+  'H200': Accelerator(4.8e12, 989e12, 450e9, 141e9),
+  'v5e': Accelerator(819e9, 197e12, 200e9, 16e9),
+  'v5p': Accelerator(2765e9, 459e12, 600e9, 95e9),
+  'v6e': Accelerator(1638e9, 918e12, 400e9, 32e9),
+}
+DEPLOYMENTS = (
+  Deployment('8B', 'H100'),
+  Deployment('8B', 'H200'),
+  Deployment('8B', 'v5e', 4),
+  Deployment('8B', 'v5p'),
+  Deployment('8B', 'v6e', 4),
+  Deployment('70B', 'H100', 8),
+  Deployment('70B', 'H200', 8),
+  Deployment('70B', 'v5p', 8),
+  Deployment('70B', 'v6e', 8),
+)
+DRAFTS = '1B', HEAD
 
 
 @dataclasses.dataclass
 class PaperCosts:
-  """Models, devices and sizes of a calculation.
+  """Sizes of a calculation.
 
   Attributes:
     name: rows go to runs/<name>-<hash of the settings>, or to `results`.
-    models: sizes by name.
-    accelerators: by name.
-    deployments: that are calculated.
-    drafts: names of models, or `head`: one layer of the target, as EAGLE's.
-    head_vocabulary: tokens that a head has logits of.
-    dtype: of weights and caches.
     contexts: tokens in the cache of every row.
     batches: rows; those that do not fit are left out.
     gammas: draft lengths.
@@ -129,13 +124,7 @@ class PaperCosts:
     quick: two deployments, contexts and batches.
   """
 
-  name: str
-  models: dict[str, PaperModel]
-  accelerators: dict[str, Accelerator]
-  deployments: tuple[Deployment, ...]
-  drafts: tuple[str, ...]
-  head_vocabulary: Count = 32_000
-  dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16'
+  name: str = 'paper_costs'
   contexts: tuple[Count, ...] = (512, 4096, 32_768, 131_072)
   batches: tuple[Count, ...] = tuple(2**i for i in range(10))
   gammas: tuple[Count, ...] = (1, 2, 3, 4, 6, 8)
@@ -143,206 +132,94 @@ class PaperCosts:
   results: str = ''
   quick: bool = False
 
-  def shrink(self) -> None:
-    """Leaves the quick version."""
-    self.deployments, self.contexts = self.deployments[:2], self.contexts[:2]
-    self.batches = self.batches[:2]
-
   def check(self) -> None:
-    """Checks the values.
-
-    Raises:
-      UserError: names the field, its value and the remedy.
-    """
+    """Raises a UserError that names a field which is empty or out of range."""
     check_fields(self)
-    lists = 'deployments', 'drafts', 'contexts', 'batches', 'gammas', 'rates'
-    for name in lists:
+    for name in ('contexts', 'batches', 'gammas', 'rates'):
       need(getattr(self, name), f'{name} is empty: give at least one')
-    for name in self.drafts:
-      need(
-        name == HEAD or name in self.models,
-        f'drafts: {name!r} is unknown; choose {HEAD} or one of '
-        f'{", ".join(self.models)}',
-      )
-    for one in self.deployments:
-      for field, known in (
-        ('target', self.models),
-        ('accelerator', self.accelerators),
-      ):
-        value = getattr(one, field)
-        need(
-          value in known,
-          f'deployments: {field} {value!r} is unknown; choose from '
-          f'{", ".join(known)}',
-        )
-      heads = self.models[one.target].num_heads
-      need(
-        heads % one.devices == 0,
-        f'deployments: devices is {one.devices}, which does not divide the '
-        f'{heads} heads of {one.target}',
-      )
-
-
-def get_config() -> PaperCosts:
-  return PaperCosts(
-    name='paper_costs',
-    models={
-      '8B': PaperModel(4096, 32, 32, 8, 128, 14_336, _WORDS),
-      '70B': PaperModel(8192, 80, 64, 8, 128, 28_672, _WORDS),
-      '1B': PaperModel(2048, 16, 32, 8, 64, 8192, _WORDS, tied=True),
-    },
-    accelerators={
-      'H100': Accelerator(3.35e12, 989e12, 450e9, 80e9),
-      'H200': Accelerator(4.8e12, 989e12, 450e9, 141e9),
-      'v5e': Accelerator(819e9, 197e12, 200e9, 16e9),
-      'v5p': Accelerator(2765e9, 459e12, 600e9, 95e9),
-      'v6e': Accelerator(1638e9, 918e12, 400e9, 32e9),
-    },
-    deployments=(
-      Deployment('8B', 'H100'),
-      Deployment('8B', 'H200'),
-      Deployment('8B', 'v5e', 4),
-      Deployment('8B', 'v5p'),
-      Deployment('8B', 'v6e', 4),
-      Deployment('70B', 'H100', 8),
-      Deployment('70B', 'H200', 8),
-      Deployment('70B', 'v5p', 8),
-      Deployment('70B', 'v6e', 8),
-    ),
-    drafts=('1B', 'head'),
-  )
-
-
-class Exchange(NamedTuple):
-  """Bytes of results that a pass exchanges, on one device."""
-
-  sums: int  # how many
-  sum_bytes: int
-  gather_bytes: int  # of the logits, which come together once
-
-
-class Work(NamedTuple):
-  """Bytes and operations of a pass, on each device."""
-
-  bytes: float
-  operations: float  # a product and a sum are two
-  exchange: Exchange
-
-
-def split_over(devices: int) -> Placement:
-  """Splits everything over so many devices, which need not exist."""
-  return Placement(sharding.plan_mesh(1, devices))
 
 
 @functools.cache
 def held(
-  config: TransformerConfig, placement: Placement, dtype: str
+  config: TransformerConfig, placement: Placement
 ) -> tuple[int, int, int]:
   """Bytes on each device: all weights, those a pass reads, a token's cache."""
   model = transformer.build(config)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   places = transformer.shardings(config, placement)
   parts = jax.tree.map(
-    lambda x, place: jax.ShapeDtypeStruct(place.shard_shape(x.shape), dtype),
+    lambda x, place: jax.ShapeDtypeStruct(place.shard_shape(x.shape), _DTYPE),
     shapes,
     places,
   )
   read, _ = memory.bytes_per_token(model, parts, _SLOTS)
-  cache = memory.of_cache(model, placement, 1, _SLOTS, 0, dtype)
-  whole = memory.of_parameters(config, placement, dtype)
+  cache = memory.of_cache(model, placement, 1, _SLOTS, 0, _DTYPE)
+  whole = memory.of_parameters(config, placement, _DTYPE)
   return whole, read, cache // _SLOTS
 
 
 def exchange(
-  config: TransformerConfig, placement: Placement, tokens: int, dtype: str
-) -> Exchange:
-  """Counts the exchange of a pass over so many tokens of all rows.
+  config: TransformerConfig, placement: Placement, tokens: int
+) -> tuple[int, int]:
+  """Counts what a pass over so many tokens of all rows exchanges.
 
   The embedding, attention and the MLP end in a sum over the devices wherever
   the mesh divides their sizes; the logits are put together.
+
+  Returns:
+    Numbers of the sums, and numbers that are put together, on each device.
   """
   if placement.mesh.shape['model'] == 1:
-    return Exchange(0, 0, 0)
-  layers = config.num_layers
-  sums = int(not placement.keeps_whole('vocab', config.vocab_size))
-  gathered = sums
-  sums += layers * (not placement.keeps_whole('kv_heads', config.num_kv_heads))
-  sums += layers * (not placement.keeps_whole('mlp', config.mlp_width))
-  size = jnp.dtype(dtype).itemsize
-  return Exchange(
-    sums,
-    sums * tokens * config.width * size,
-    gathered * tokens * config.vocab_size * size,
-  )
-
-
-def work(
-  config: TransformerConfig,
-  placement: Placement,
-  rows: int,
-  tokens: int,
-  context: int,
-  dtype: str,
-) -> Work:
-  """Counts the work of one pass.
-
-  Args:
-    config: of the model.
-    placement: of it.
-    rows: of the batch.
-    tokens: of each row that are scored together.
-    context: tokens in the cache of each row.
-    dtype: of weights and cache.
-  """
-  _, weights, cache = held(config, placement, dtype)
-  whole = placement.keeps_whole('kv_heads', config.num_kv_heads)
-  devices = 1 if whole else placement.mesh.shape['model']
-  heads = config.num_layers * config.num_heads * config.head_dim // devices
-  # Every weight once, and for each key and value as many as a head has.
-  products = weights // jnp.dtype(dtype).itemsize + 2 * context * heads
-  return Work(
-    weights + rows * context * cache,
-    2 * products * rows * tokens,
-    exchange(config, placement, rows * tokens, dtype),
-  )
-
-
-def seconds(work: Work, device: Accelerator, devices: int) -> dict[str, float]:
-  """Returns the seconds that each limit asks of a pass.
-
-  A sum over n devices in a ring sends its bytes 2 (n - 1) / n times, putting
-  together (n - 1) / n times.
-  """
-  ring = (devices - 1) / devices
-  sent = ring * (2 * work.exchange.sum_bytes + work.exchange.gather_bytes)
-  return {
-    'memory': work.bytes / device.bandwidth,
-    'arithmetic': work.operations / device.operations,
-    'exchange': sent / device.exchange,
-  }
+    return 0, 0
+  gathered = int(not placement.keeps_whole('vocab', config.vocab_size))
+  each = (('kv_heads', config.num_kv_heads), ('mlp', config.mlp_width))
+  layer = sum(not placement.keeps_whole(*one) for one in each)
+  sums = gathered + config.num_layers * layer
+  return sums * tokens * config.width, gathered * tokens * config.vocab_size
 
 
 class Calculation:
   """One deployment with one draft at one context."""
 
-  def __init__(self, x: PaperCosts, one: Deployment, draft: str, context: int):
-    self.x, self.one, self.context = x, one, context
-    self.device = x.accelerators[one.accelerator]
-    self.place = split_over(one.devices)
-    target = x.models[one.target]
-    self.target = target.config
-    if draft == HEAD:
-      self.draft = head_of(target, x.head_vocabulary).config
-    else:
-      self.draft = x.models[draft].config
+  def __init__(self, one: Deployment, draft: str, context: int):
+    self.one, self.context = one, context
+    self.device = ACCELERATORS[one.accelerator]
+    self.place = Placement(sharding.plan_mesh(1, one.devices))
+    self.target = MODELS[one.target]
+    # The product that joins the features of a head is left out.
+    self.draft = MODELS.get(draft) or dataclasses.replace(
+      self.target, num_layers=1, vocab_size=_HEAD_WORDS
+    )
 
-  def work(self, config: TransformerConfig, rows: int, tokens: int) -> Work:
-    return work(config, self.place, rows, tokens, self.context, self.x.dtype)
+  def limits(
+    self, config: TransformerConfig, rows: int, tokens: int
+  ) -> dict[str, float]:
+    """Returns the seconds that each limit asks of a pass.
 
-  def limits(self, config, rows: int, tokens: int) -> dict[str, float]:
-    """Seconds by limit."""
-    work = self.work(config, rows, tokens)
-    return seconds(work, self.device, self.one.devices)
+    A sum over n devices in a ring sends its bytes 2 (n - 1) / n times, putting
+    together (n - 1) / n times.
+
+    Args:
+      config: of the model.
+      rows: of the batch.
+      tokens: of each row that are scored together.
+    """
+    _, weights, cache = held(config, self.place)
+    whole = self.place.keeps_whole('kv_heads', config.num_kv_heads)
+    heads = config.num_layers * config.num_heads * config.head_dim
+    heads //= 1 if whole else self.one.devices
+    size = jnp.dtype(_DTYPE).itemsize
+    # Every weight once, and for each key and value as many as a head has.
+    products = weights // size + 2 * self.context * heads
+    summed, gathered = exchange(config, self.place, rows * tokens)
+    ring = (self.one.devices - 1) / self.one.devices
+    sent = ring * size * (2 * summed + gathered)
+    read = weights + rows * self.context * cache
+    return {
+      'memory': read / self.device.bandwidth,
+      'arithmetic': 2 * products * rows * tokens / self.device.operations,
+      'exchange': sent / self.device.exchange,
+    }
 
   def seconds(self, config, rows: int, tokens: int) -> float:
     return max(self.limits(config, rows, tokens).values())
@@ -355,30 +232,24 @@ class Calculation:
     plain = self.seconds(self.target, rows, 1)
     return self.seconds(self.draft, rows, 1) / plain
 
-  def best(self, rows: int, rate: float) -> tuple[int, float]:
-    """The best draft length at a rate of acceptance, and its speed-up."""
+  def best(self, rows: int, rate: float, gammas) -> tuple[float, int]:
+    """The largest speed-up at a rate of acceptance, and its draft length."""
     c = self.c(rows)
-    speeds = {
-      gamma: float(theory.speedup(rate, gamma, c, self.v(rows, gamma)))
-      for gamma in self.x.gammas
-    }
-    gamma = max(speeds, key=lambda g: speeds[g])
-    return gamma, speeds[gamma]
+    return max(
+      (float(theory.speedup(rate, gamma, c, self.v(rows, gamma))), -gamma)
+      for gamma in gammas
+    )
 
   def fits(self) -> int:
     """Rows whose caches fit beside the weights; 0 where these do not."""
-    both = (
-      held(config, self.place, self.x.dtype)
-      for config in (self.target, self.draft)
-    )
+    both = (held(config, self.place) for config in (self.target, self.draft))
     whole, _, caches = map(sum, zip(*both, strict=True))
     left = self.device.memory - whole
     return max(0, int(left // (self.context * caches)))
 
-  def pays_up_to(self, rate: float) -> int | None:
+  def pays_up_to(self, rate: float, gammas) -> int | None:
     """The batch up to which every one pays; None where all that fit do."""
-    fits = self.fits()
-    return last(lambda rows: self.best(rows, rate)[1] > 1, fits)
+    return last(lambda rows: self.best(rows, rate, gammas)[0] > 1, self.fits())
 
 
 def last(holds: Callable[[int], bool], most: int) -> int | None:
@@ -395,23 +266,15 @@ def last(holds: Callable[[int], bool], most: int) -> int | None:
   return None if found == most > 0 else found
 
 
-def head_of(target: PaperModel, vocabulary: int) -> PaperModel:
-  """A head of one layer with the target's sizes, as EAGLE-3 has it.
-
-  The product that joins its features is left out.
-  """
-  return dataclasses.replace(target, num_layers=1, vocab_size=vocabulary)
-
-
 def row(x: PaperCosts, one: Deployment, draft: str, context: int) -> dict:
   """All batches of a deployment with a draft at a context."""
-  made = Calculation(x, one, draft, context)
+  made = Calculation(one, draft, context)
   fits = made.fits()
   batches = [rows for rows in x.batches if rows <= fits]
   limits = [made.limits(made.target, rows, 1) for rows in batches]
-  plain = [made.work(made.target, rows, 1) for rows in batches]
   best = {
-    f'{rate:g}': [made.best(rows, rate) for rows in batches] for rate in x.rates
+    f'{rate:g}': [made.best(rows, rate, x.gammas) for rows in batches]
+    for rate in x.rates
   }
   return results.plain(
     {
@@ -421,16 +284,12 @@ def row(x: PaperCosts, one: Deployment, draft: str, context: int) -> dict:
       'target': one.target,
       'draft': draft,
       'accelerator': one.accelerator,
-      'device': vars(made.device).copy(),
+      'device': made.device._asdict(),
       'devices': one.devices,
-      'dtype': x.dtype,
+      'dtype': _DTYPE,
       'context': context,
       'fits': fits,
       'batches': batches,
-      'plain_bytes': [w.bytes for w in plain],
-      'plain_operations': [w.operations for w in plain],
-      'plain_sums': [w.exchange.sums for w in plain],
-      'plain_sum_bytes': [w.exchange.sum_bytes for w in plain],
       'plain_seconds': [max(each.values()) for each in limits],
       'plain_limit': [max(each, key=each.__getitem__) for each in limits],
       'c': [made.c(rows) for rows in batches],
@@ -438,22 +297,25 @@ def row(x: PaperCosts, one: Deployment, draft: str, context: int) -> dict:
         str(gamma): [made.v(rows, gamma) for rows in batches]
         for gamma in x.gammas
       },
-      'best_gamma': {k: [g for g, _ in pairs] for k, pairs in best.items()},
-      'speedup': {k: [s for _, s in pairs] for k, pairs in best.items()},
-      'pays_up_to': {f'{rate:g}': made.pays_up_to(rate) for rate in x.rates},
+      'best_gamma': {k: [-g for _, g in pairs] for k, pairs in best.items()},
+      'speedup': {k: [s for s, _ in pairs] for k, pairs in best.items()},
+      'pays_up_to': {
+        f'{rate:g}': made.pays_up_to(rate, x.gammas) for rate in x.rates
+      },
     }
   )
 
 
 def run(x: PaperCosts) -> None:
+  deployments = DEPLOYMENTS[:2] if x.quick else DEPLOYMENTS
   if x.quick:
-    x.shrink()
+    x.contexts, x.batches = x.contexts[:2], x.batches[:2]
   x.check()
   folder = results.Folder(
     x.results or results.default_folder(x), results.settings_of(x)
   )
   folder.clear()  # It takes seconds, and is the same every time.
-  for place in itertools.product(x.deployments, x.drafts, x.contexts):
+  for place in itertools.product(deployments, DRAFTS, x.contexts):
     folder.add(row(x, *place))
   study.publish(folder)
 
@@ -612,4 +474,4 @@ def figures(rows: list[dict]) -> tuple[Draw, ...]:
 
 
 if __name__ == '__main__':
-  command.study(run, get_config)
+  command.study(run, PaperCosts)

@@ -9,6 +9,8 @@ import subprocess
 import pytest
 
 from experiments import paper_costs
+from specjax.models import sharding
+from specjax.models.sharding import Placement
 from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
@@ -102,10 +104,9 @@ def test_a_step_exchanges_what_it_must(found):
   }
   # As it is calculated of devices that are not here.
   model = tiny.model(16, 2, 32, **SIZES).config
-  paper = paper_costs.exchange(
-    model, paper_costs.split_over(8), 8 * 3, 'float64'
-  )
-  assert paper == (sums['count'], sums['bytes'], logits['bytes'])
+  place = Placement(sharding.plan_mesh(1, 8))
+  summed, gathered = paper_costs.exchange(model, place, 8 * 3)
+  assert (8 * summed, 8 * gathered) == (sums['bytes'], logits['bytes'])
   # Both models split: five sums and one for all rows; the draft three, twice.
   both = found['lm 2x4 True']['collectives']
   assert both.keys() == {'all-reduce', 'all-gather'}
