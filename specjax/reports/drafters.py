@@ -1,29 +1,19 @@
 """Drafters of a run beside one another: the best of each, and its length."""
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from specjax.reports import intervals, paired
 from specjax.reports.intervals import column, columns
 from specjax.reports.markdown import Columns, Table, estimated, number
 from specjax.reports.verdicts import best, rule, worth
-from specjax.stats import metrics, theory
+from specjax.stats import metrics
 from specjax.stats.row import by_place, group
 
-CONSTANT = 'constant'
 _NOTE = """
 The rule and the draft length of each drafter that are fastest here (by tau
 where no time was taken); a lossy rule has a line of its own. Parameters and
 bytes are what a drafter has beside the target, as it is run. Training is the
 time and the tokens of all its weights, where their files say it.
-""".strip()
-_LENGTHS = """
-Drafts of several lengths from the same weights; drafted is the mean number of
-tokens a step. The oracle drafts just what will be accepted: a step of n such
-tokens costs v(n + 1) + c n, where v is 1 for one token, what was measured for
-gamma + 1, and on a straight line in between. In brackets it scores gamma + 1
-tokens at every step, as all policies here do, whose shapes are fixed: these
-save drafting alone.
 """.strip()
 _CHOICES = """
 Exact rules alone. One drafter is named where its interval excludes the numbers
@@ -79,66 +69,6 @@ def of_each(rows: list[dict]) -> list[Table]:
     title = f'Best of each drafter: {domain}, temperature {temperature:g}'
     made.append(Table.of(title, '' if made else _NOTE, _COLUMNS, ranked))
   return made
-
-
-def policy(row: dict) -> str:
-  """Returns the policy of a row's draft lengths, by its short name."""
-  name = (row.get('options') or {}).get('policy') or CONSTANT
-  path, colon, values = name.partition(':')
-  return path.rpartition('.')[2] + colon + values
-
-
-def families(rows: list[dict]) -> Iterator[list[dict]]:
-  """Groups rows that differ in policy and draft length alone."""
-  groups: dict = {}
-  for row in rows:
-    if row.get('options') is not None:
-      rest = {k: v for k, v in row['options'].items() if k != 'policy'}
-      names = ('domain', 'temperature', 'load', 'draft', 'verifier')
-      key = (*(row.get(name) for name in names), str(rest))
-      groups.setdefault(key, []).append(row)
-  return (one for one in groups.values() if len(set(map(policy, one))) > 1)
-
-
-def oracle(row: dict) -> tuple[float, float] | None:
-  """Returns speed-ups of the oracle that scores few, or all, tokens.
-
-  None of a row without times, or with another policy than a constant length.
-  """
-  if row['v'] is None or policy(row) != CONSTANT:
-    return None
-  histogram, c, v = row['histogram'], row['c'], row['v']
-  few = theory.oracle_of_lengths(histogram, c, {row['gamma'] + 1: v})
-  return few, theory.oracle_of_lengths(histogram, c, {1: v})
-
-
-def _drafted(row: dict) -> str:
-  steps = sum(row['histogram'])
-  return number(row['drafted'] / steps if steps else None)
-
-
-def _bound(row: dict) -> str:
-  ideal = oracle(row)
-  return '-' if ideal is None else f'{ideal[0]:.2f} ({ideal[1]:.2f})'
-
-
-_POLICIES: Columns = (
-  *columns('domain', 'temperature', 'drafter'),
-  ('policy', policy),
-  column('gamma'),
-  ('drafted', _drafted),
-  *columns('tau', 'speedup'),
-  column('predicted_speedup', alone=True),
-  ('oracle', _bound),
-)
-
-
-def policies(rows: list[dict]) -> list[Table]:
-  """Shows draft-length policies beside the oracle, if there are several."""
-  several = list(itertools.chain.from_iterable(families(rows)))
-  return (
-    [Table.of('Draft lengths', _LENGTHS, _POLICIES, several)] if several else []
-  )
 
 
 # A number of a row, and the ends of its interval.
@@ -219,7 +149,7 @@ def tables(rows: list[dict]) -> list[Table]:
   """Compares drafters; rows of older programs lack what is compared."""
   if not all('parameters' in row for row in rows):
     return []
-  return [*choices(rows), *of_each(rows), *policies(rows)]
+  return [*choices(rows), *of_each(rows)]
 
 
 def _size(row: dict) -> int:

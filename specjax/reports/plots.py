@@ -21,7 +21,6 @@ from specjax.reports.figure_style import (
   look,
   narrow,
   panels,
-  plain,
   point,
   shortened,
   showing,
@@ -29,8 +28,6 @@ from specjax.reports.figure_style import (
 from specjax.stats import theory
 
 _MANY = 16  # methods; the marks of more are drawn thinner
-_LETTERS = 60  # under the axes, side by side
-_FILLS = ('none', 'full', 'left', 'bottom')
 
 
 def drafters(rows: list[dict]) -> Figure:
@@ -151,92 +148,6 @@ def speedup_against_gamma(shown: list[dict], rows: list[dict]):
     'Leviathan et al. 2023, Eq. 1, which is of chains under token '
     'verification, accepted i.i.d.; alpha, c and v measured, v a straight line '
     'between the lengths that were, from 1 at 0, and beyond them.'
-  )
-
-
-@showing('alpha')
-def alpha_by_domain(shown: list[dict], rows: list[dict]):
-  """alpha of every drafter by domain and temperature, with intervals."""
-  temperatures = distinct(shown, 'temperature')
-  domains, drafters = (distinct(shown, n) for n in ('domain', 'drafter'))
-  figure = blank(2.4)
-  grid = figure.subplots(1, len(temperatures), sharey=True, squeeze=False)[0]
-  step = 0.7 / max(len(drafters), 1)
-  crowded = len(temperatures) * sum(map(len, domains)) > _LETTERS
-  for axes, temperature in zip(grid, temperatures, strict=True):
-    cells = [r for r in shown if r['temperature'] == temperature]
-    # alpha is a drafter's: its rows of other rules and lengths say the same.
-    unique = {(r['domain'], r['drafter']): r for r in reversed(cells)}
-    for (domain, drafter), row in reversed(unique.items()):
-      shift = step * (drafters.index(drafter) - (len(drafters) - 1) / 2)
-      x, label = domains.index(domain) + shift, plain(drafter)
-      bars = _bars(_many(shown))
-      point(axes, x, row, 'alpha', rows, label, **bars)
-    axes.set_title(f'temperature {temperature:g}')
-    axes.set_xticks(
-      range(len(domains)),
-      [plain(d) for d in domains],
-      **({'rotation': 20, 'ha': 'right'} if crowded else {}),
-    )
-    axes.set_xlim(-0.5, len(domains) - 0.5)
-    axes.set_ylim(-0.02, 1.04)
-    axes.grid(visible=False, axis='x')
-  grid[0].set_ylabel(r'$\alpha$ = mean of $\Sigma\,\min(p, q)$')
-  return figure, (
-    'alpha: mean of sum(min(p, q)) over prefixes that the target '
-    'generated; 95% intervals over prompts.'
-  )
-
-
-@showing('speedup', 'predicted_speedup')
-def predicted_against_measured(shown: list[dict], rows: list[dict]):
-  """Measured speed-up of every cell over the predicted one."""
-  temperatures = distinct(shown, 'temperature')
-  many = _many(shown)
-  figure = blank(4.2)
-  axes = figure.subplots()
-  ends = [r[n] for r in shown for n in ('speedup', 'predicted_speedup')]
-  ends += [end for r in shown for end in intervals.stored(r, 'speedup') or ()]
-  low, high = 0.95 * min(ends), 1.05 * max(ends)
-  axes.plot([low, high], [low, high], color='black', linewidth=0.8)
-  fills = ', '.join(
-    f'{t:g} {_FILLS[i % len(_FILLS)]}' for i, t in enumerate(temperatures)
-  )
-  for row in shown:
-    place = temperatures.index(row['temperature'])
-    bars = {**_bars(many), 'fillstyle': _FILLS[place % len(_FILLS)]}
-    x, label = row['predicted_speedup'], label_of(row, rows)
-    point(axes, x, row, 'speedup', rows, label, **bars)
-  axes.set_aspect('equal')
-  axes.set_xlabel(r'predicted speed-up $\tau / (v + \gamma c)$')
-  axes.set_ylabel('measured speed-up over plain decoding')
-  return figure, (
-    'One point for every domain; on the line the prediction holds. tau, '
-    'c and v were measured in the same run; intervals (95%, over prompts) are '
-    'those of the measured speed-up. ' + f'Filled by temperature ({fills}).'
-  )
-
-
-@showing('c', 'speedup')
-def tau_against_cost(shown: list[dict], rows: list[dict]):
-  """Tokens per target call of every drafter against the cost of its drafts."""
-  greedy = [r for r in shown if not r['temperature']] or shown
-  shown = verdicts.best(greedy)
-  figure, places = panels(
-    shown, r'drafting a step, $\gamma c$ plain steps', r'$\tau$', 2.4
-  )
-  for axes, cells in places:
-    for row in cells:
-      x, label = row['gamma'] * row['c'], label_of(row, rows)
-      point(axes, x, row, 'tau', rows, label, elinewidth=0.6)
-    axes.set_ylim(bottom=1)
-    # Costs next to nothing may come out negative.
-    axes.set_xscale('symlog', linthresh=0.1)
-  return figure, (
-    'Temperature 0 where it was run. One marker for the rule and the '
-    'draft length of a drafter that were fastest, lossy rules apart; tau with '
-    '95% intervals over prompts. Up and to the left is better, but scoring has '
-    'a cost of its own, v: more nodes cost a CPU more.'
   )
 
 

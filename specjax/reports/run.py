@@ -3,8 +3,6 @@
 import collections
 import dataclasses
 import functools
-import re
-import shlex
 from collections.abc import Sequence
 
 from specjax import prompts
@@ -26,10 +24,11 @@ from specjax.stats.readings import CONFIGURED
 from specjax.stats.row import by_place, pick
 from specjax.stats.row import group as grouped
 
-MORE = 'Where its time goes, and what would help:'
+MORE = (
+  '`specjax explain` with the same flags says where its time goes, and what '
+  'would help.'
+)
 _SHOWN = 10  # drafters in the table of the verdict
-# Flags of a run that another program has otherwise.
-_REPLACED = re.compile('--?(config[.])?(drafters|results|batch|batches)(=|$)')
 _MANY = 30  # lines of tables; more are folded, and not printed
 _WHERE = 'What was accepted where'
 _MARK = ' (!)'  # of a row that cannot be believed
@@ -84,8 +83,7 @@ class Headline:
       without a verdict.
     title: the draft of the run and its draft length.
     pooled: the rows that the verdict is about: one for each batch size.
-    command: what tells more of a draft that does not win; '' if rows do not
-      say how they were made.
+    slow: whether the draft loses, or is undecided.
   """
 
   warnings: list[str]
@@ -93,7 +91,7 @@ class Headline:
   greedy: str
   where: str
   places: Table | None
-  command: str
+  slow: bool
   title: str = ''
   pooled: Sequence[dict] = ()
 
@@ -103,7 +101,7 @@ class Headline:
     return blocks(
       *map(paragraph, [*self.warnings, verdict, self.where]),
       markdown(places.head, places.lines) if places else '',
-      self.command and f'{MORE}\n\n```sh\n{self.command}\n```',
+      self.slow and paragraph(MORE),
     )
 
 
@@ -487,36 +485,8 @@ def _compared(drafters: list[dict]) -> Table:
   return Table.of('', '', shown, rows)
 
 
-def _quoted(word: str) -> str:
-  """Returns a word of a command, in double quotes where those are enough."""
-  if shlex.quote(word) == word:
-    return word
-  # Between double quotes a shell leaves all but these as they are.
-  if set(word) & set('"$`\\!'):
-    return shlex.quote(word)
-  name, joined, value = word.partition('=')
-  flag = joined and shlex.quote(name) == name
-  return f'{name}="{value}"' if flag else f'"{word}"'
-
-
-def command_of(row: dict, more: tuple[str, ...] = ()) -> str:
-  """Returns the command that explains the speed of a row's drafter.
-
-  It is the command of the run with another program, and other drafters.
-
-  Args:
-    row: of the run; the result is '' if it does not say how it was made.
-    more: flags to put behind.
-  """
-  if not row.get('command'):
-    return ''
-  words = [
-    word
-    for word in shlex.split(row['command'].replace('run', 'explain', 1))
-    if not _REPLACED.match(word)
-  ]
-  words += [f'--drafters={(row["drafter"],)}', *more]
-  return ' '.join(map(_quoted, words))
+def _is_slow(row: dict) -> bool:
+  return verdicts.state(row) in (LOSES, UNDECIDED)
 
 
 def headline_of(rows: list[dict]) -> Headline:
@@ -542,36 +512,30 @@ def headline_of(rows: list[dict]) -> Headline:
   timed = verdicts.timed(rows)
   if timed and batches.swept(timed):
     own = batches.pooled(timed)
-    losing = [r for r in own if verdicts.state(r) in (LOSES, UNDECIDED)]
-    command = ''
-    if losing:
-      one = '--batches=()', f'--batch={losing[0]["batch"]}'
-      command = command_of(losing[0], one)
     return made(
       verdict=batches.verdict(own, _over(timed)),
       title=verdicts.named(own[0]),
       places=_compared(own),
-      command=command,
+      slow=any(map(_is_slow, own)),
       pooled=own,
     )
   shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
   if not shown:
     why = "No verdict: no row is left that keeps the target's distribution."
-    return made(verdict=why, places=None, command='')
+    return made(verdict=why, places=None, slow=False)
   unjudged = _unjudged(rows, shown)
   if unjudged:
     shown = [r for r in shown if r['drafter'] != rows[0]['drafter']]
     if not shown:
-      return made(verdict=unjudged, places=None, command='')
+      return made(verdict=unjudged, places=None, slow=False)
   compared = verdicts.of_drafters(shown)
   own = compared[0]
-  slow = timed and verdicts.state(own) in (LOSES, UNDECIDED)
   return made(
     verdict=f'{unjudged} {_verdict(shown, compared)}'.strip(),
     title=_method(own).rstrip(','),
     places=_compared(compared),
     pooled=[own],
-    command=command_of(own) if slow else '',
+    slow=bool(timed) and _is_slow(own),
   )
 
 
@@ -668,12 +632,9 @@ def figures(rows: list[dict]) -> tuple[Draw, ...]:
   if all(row['speedup'] is None for row in rows):
     return plots.drafters, plots.acceptance_by_position
   if batches.swept(rows):
-    return plots.speedup_by_batch, plots.predicted_against_measured
+    return (plots.speedup_by_batch,)
   return (
     plots.drafters,
     plots.speedup_against_gamma,
     plots.acceptance_by_position,
-    plots.alpha_by_domain,
-    plots.predicted_against_measured,
-    plots.tau_against_cost,
   )

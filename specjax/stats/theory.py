@@ -109,19 +109,6 @@ def break_even_v(tokens: float, gamma: int, c: float) -> float:
   return left if left >= 1 else float('nan')
 
 
-def oracle_of_lengths(histogram, c: float, v: dict[int, float]) -> float:
-  """Speed of steps that draft just what will be accepted, from measured ones.
-
-  Args:
-    histogram: [K+1] steps by accepted length n; n are drafted, n + 1 scored.
-    c: cost of a drafted token.
-    v: cost of scoring so many; in between interpolated, 1 for one token.
-  """
-  n, known = np.arange(len(histogram)), sorted(({1: 1.0} | v).items())
-  cost = np.interp(n + 1, *np.array(known).T) + c * n
-  return float(np.dot(histogram, n + 1) / np.dot(histogram, cost))
-
-
 def tree_tokens(parents, acceptance) -> float:
   """Tokens per call of a tree: 1 and the chance to reach each node.
 

@@ -1,8 +1,6 @@
 """Drafters beside one another, from rows whose numbers are known."""
 
-import pytest
-
-from specjax.reports import drafters, plots
+from specjax.reports import drafters
 from specjax.reports import run as run_report
 from tests.support import rows as made
 
@@ -82,25 +80,6 @@ def test_without_times_tau_decides():
   assert cells(table)['a']['speed-up'] == '-'
 
 
-def test_policies_stand_beside_the_oracle():
-  policy = {'policy': 'specjax.drafters.shapes.policies.confidence:0.4'}
-  rows = [
-    timed('constant', 1.2),
-    timed('confident', 1.4, options=policy, drafted=6),
-    timed('a tree', 1.1, options={'widths': [2]}),
-    timed('another', 1.1, draft='large'),
-  ]
-  (table,) = drafters.policies(rows)
-  found = cells(table)
-  assert set(found) == {'constant', 'confident'}
-  assert found['confident']['policy'] == 'confidence:0.4'
-  assert found['confident']['drafted'] == '1.50'
-  assert found['confident']['oracle'] == '-'
-  # 9 tokens for 5.5 plain steps, or for 4 * 1.4 + 0.1 * 5.
-  assert found['constant']['oracle'] == f'{9 / 5.5:.2f} ({9 / 6.1:.2f})'
-  assert drafters.policies(rows[:1] + rows[2:]) == []
-
-
 def test_rows_of_older_programs_are_summed_up_without_it():
   old = made.row(drafted=8, histogram=[1, 1, 2])
   assert 'Best of each drafter' not in run_report.summary([old])
@@ -109,20 +88,6 @@ def test_rows_of_older_programs_are_summed_up_without_it():
   table, *_ = drafters.of_each([old, timed('a', 1.2)])
   assert cells(table)['draft']['parameters'] == '-'
   assert cells(table)['draft']['training'] == '-'
-
-
-def test_tau_is_drawn_against_the_cost_of_drafting():
-  rows = [timed(name, 1.2, tau=2.0 + i) for i, name in enumerate('abcdefghi')]
-  rows += [timed('a', 1.0, gamma=3, tau=1.5), timed('a', 1.5, temperature=1.0)]
-  figure = plots.tau_against_cost(rows)
-  (axes,) = figure.axes
-  points = [line.get_xydata().tolist() for line in axes.lines]
-  assert points[0] == [pytest.approx([0.2, 2.0])]
-  assert points[3] == [pytest.approx([0.2, 5.0])]
-  assert len(points) == 9
-  # Nine drafters look different, though there are seven colours.
-  looks = {(line.get_color(), line.get_marker()) for line in axes.lines}
-  assert len(looks) == 9
 
 
 def test_which_drafter_when():

@@ -102,7 +102,7 @@ def test_markup_from_outside_is_text(page):
   assert {tag for tag, _ in page.elements} <= ALLOWED
   assert not [name for name in page.attributes if name.startswith('on')]
   images = [a['src'] for tag, a in page.elements if tag == 'img']
-  assert len(images) == 6
+  assert len(images) == 3
   assert all(src.startswith('data:image/svg+xml;base64,') for src in images)
   # Prompt, token, what was drafted, headings and tables show it as it is.
   assert page.text.count(HOSTILE) >= 10
@@ -268,46 +268,18 @@ def test_acceptance_is_drawn_by_position():
   assert second == [[1, 0.6], [2, 0.3]]
 
 
-def test_alpha_is_drawn_once_with_its_interval():
-  rows = [row(), row(gamma=4), row(temperature=1.0, alpha=0.25)]
-  figure = plots.alpha_by_domain(rows)
-  greedy, sampled = figure.axes
-  assert greedy.lines[0].get_ydata().tolist() == [0.5]
-  assert len(greedy.containers) == 1
-  (bar,) = greedy.containers[0].lines[2]
-  assert [y for _, y in bar.get_segments()[0]] == pytest.approx([0.4, 0.7])
-  assert sampled.lines[0].get_ydata().tolist() == [0.25]
-
-
-def test_predictions_are_drawn_against_measurements():
-  rows = [row(), row(drafter='$_hidden'), row(predicted_speedup=None)]
-  figure = plots.predicted_against_measured(rows)
-  diagonal, *points = drawn(figure.axes[0])
-  assert diagonal[0][0] == diagonal[0][1]
-  assert [1.6, 1.5] in [p[0] for p in points]
-  assert len(figure.axes[0].containers) == 2
-
-
 def test_many_drafters_have_a_legend_above_the_axes():
-  rows = [
-    row(drafter=name, temperature=t) for name in 'abcdefghi' for t in (0.0, 1.0)
-  ]
-  figure = plots.predicted_against_measured(rows)
-  (legend,) = figure.legends
+  rows = [row(drafter=name) for name in 'abcdefghi']
+  (legend,) = plots.acceptance_by_position(rows).legends
   assert [text.get_text() for text in legend.get_texts()] == list('abcdefghi')
-  assert 'Filled by temperature (0 none, 1 full)' in figure.get_supxlabel()
-  bars = figure.axes[0].containers
-  fills = [bar.lines[0].get_fillstyle() for bar in bars]
-  assert fills == ['none', 'full'] * 9
 
 
 def test_rows_without_any_time_make_a_figure_that_says_so():
-  for make in (plots.speedup_against_gamma, plots.predicted_against_measured):
-    figure = make([row(speedup=None)])
-    assert 'Nothing is left to show' in figure.get_supxlabel()
-    assert not figure.axes
+  figure = plots.speedup_against_gamma([row(speedup=None)])
+  assert 'Nothing is left to show' in figure.get_supxlabel()
+  assert not figure.axes
   with pytest.raises(ValueError, match='rows is empty'):
-    plots.alpha_by_domain([])
+    plots.speedup_against_gamma([])
 
 
 @pytest.fixture

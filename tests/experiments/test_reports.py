@@ -353,9 +353,6 @@ def test_figures_are_those_of_the_rows():
     'drafters',
     'speedup_against_gamma',
     'acceptance_by_position',
-    'alpha_by_domain',
-    'predicted_against_measured',
-    'tau_against_cost',
   ]
   untimed = [draw.__name__ for draw in reports.figures([made.row()])]
   assert untimed == ['drafters', 'acceptance_by_position']

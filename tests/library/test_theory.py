@@ -80,23 +80,6 @@ def test_some_gamma_gains_where_alpha_exceeds_c():
     assert alpha <= c or speed >= (1 + alpha) / (1 + c)
 
 
-def test_the_oracle_of_measured_lengths():
-  """One step each of 0 and 1 tokens, two of 2; scoring three costs 1.4.
-
-  9 tokens for 1 + (1.2 + 0.1) + 2 (1.4 + 0.2) plain steps; or, where three are
-  scored whatever is drafted, for 4 * 1.4 + 0.1 + 2 * 0.2.
-  """
-  found = theory.oracle_of_lengths([1, 1, 2], 0.1, {3: 1.4})
-  assert found == pytest.approx(9 / 5.5)
-  fixed = theory.oracle_of_lengths([1, 1, 2], 0.1, {1: 1.4, 3: 1.4})
-  assert fixed == pytest.approx(9 / 6.1)
-  # What was measured between counts, too.
-  found = theory.oracle_of_lengths([1, 1, 2], 0.1, {2: 1.0, 3: 1.4})
-  assert found == pytest.approx(9 / 5.3)
-  # Never slower than always drafting two.
-  assert found > 9 / (4 * (1.4 + 0.2))
-
-
 def test_tokens_of_a_tree_by_depth():
   """1 + .5 + .2 for the root's children, .5 * .4 + .5 * .1 for the first's."""
   table = [[0.5, 0.2], [0.4, 0.1]]
