@@ -36,12 +36,10 @@ import dataclasses
 import json
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments import peers
 from experiments.peers import (
@@ -60,7 +58,7 @@ from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.bench.memory import bytes_per_token
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, plan
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import intervals
 from specjax.reports.conditions import machine, over_blocks, values
@@ -224,22 +222,19 @@ class Comparison:
     self.chosen: dict[str, Decoder] = {}
     self.pilot_seconds: list[dict] = []
 
-  def choose(self, bar) -> None:
+  def choose(self) -> None:
     """Compiles and warms up everything, and keeps one draft per family."""
     temperatures, length = self.plan.temperatures, self.plan.max_new_tokens
-    for decoder in self.decoders:
-      bar.set_description(f'warm-up: {decoder.family}')
+    for decoder in progress.over('warm-up', self.decoders):
       for temperature in temperatures:
         decoder.warm_up(self.pilot[0][1], temperature, length)
-        bar.update()
     seconds = dict.fromkeys(self.decoders, 0.0)
-    bar.set_description('choosing drafts')
-    for i, (_, text) in enumerate(self.pilot):
+    pilot = progress.over('choosing drafts', self.pilot, alike=1)
+    for i, (_, text) in enumerate(pilot):
       for temperature in temperatures:
         for decoder in self.decoders:
           run = decoder.decode(text, i, temperature, length)
           seconds[decoder] += run.seconds
-          bar.update()
     tokens = len(self.pilot) * len(temperatures) * length
     for decoder, total in seconds.items():
       speed = {'tokens_per_second': tokens / total}
@@ -251,22 +246,17 @@ class Comparison:
   def run(self) -> None:
     """Decodes every prompt with every method."""
     plan = self.plan
-    passes = len(plan.temperatures) * len(self.decoders)
-    families = len({d.family for d in self.decoders})
-    total = passes * (1 + len(self.pilot))
-    total += len(self.prompts) * len(plan.temperatures) * families
-    with tqdm(total=total, file=sys.stderr) as bar:
-      self.choose(bar)
-      turn = list(self.chosen.values())
-      for temperature in plan.temperatures:
-        bar.set_description(f'temperature {temperature:g}')
-        for i, (_, text) in enumerate(self.prompts):
-          for decoder in turn:
-            run = decoder.decode(text, i, temperature, plan.max_new_tokens)
-            key = decoder.family, temperature
-            self.runs.setdefault(key, []).append(run)
-            bar.update()
-          turn = turn[1:] + turn[:1]
+    self.choose()
+    turn = list(self.chosen.values())
+    for temperature in plan.temperatures:
+      name = f'temperature {temperature:g}'
+      texts = progress.over(name, self.prompts, alike=1)
+      for i, (_, text) in enumerate(texts):
+        for decoder in turn:
+          run = decoder.decode(text, i, temperature, plan.max_new_tokens)
+          key = decoder.family, temperature
+          self.runs.setdefault(key, []).append(run)
+        turn = turn[1:] + turn[:1]
 
   def of(self, domain: str, values) -> list:
     """Returns the values of a domain, of one value for each prompt."""

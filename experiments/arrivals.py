@@ -27,7 +27,6 @@ of continuous   tokens a second of the pool over those of `continuous.decode`
 """
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -35,7 +34,6 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import numpy as np
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, sampling_stages, study
@@ -43,7 +41,7 @@ from specjax.bench.config import Candidate, Checkpoint, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.cli.fields import Between, Count
 from specjax.errors import UserError, need
 from specjax.loop import generate
@@ -389,8 +387,7 @@ def run(x: Arrivals) -> None:
     sides.append((own | m.layouts(), m.way))
   found = [(cell, Side(x, built, way, load)) for cell, way in sides]
   todo = [(f, *side) for f in (None, *x.fractions) for side in found]
-  for fraction, cell, side in (bar := tqdm(todo, file=sys.stderr)):
-    bar.set_description(f'{_name(cell)}: {fraction or "all at once"}')
+  for fraction, cell, side in progress.over('rates and drafters', todo):
     own = {name: cell[name] for name in ('drafter', 'gamma')}
     if folder.has(**own, fraction=fraction):
       continue

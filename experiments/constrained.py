@@ -18,12 +18,10 @@ ended       share of texts that ended by themselves; the others were cut, and
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, row_fields, sampling_stages, study
@@ -38,7 +36,7 @@ from specjax.bench.load import load_experiment
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, whole_steps
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import paired
 from specjax.reports.conditions import values
@@ -211,7 +209,7 @@ class Setting(NamedTuple):
     }
     return {way: c for way, c in found.items() if not folder.has(**c)}
 
-  def decode(self, ways: list[Way], bar) -> Iterator[dict]:
+  def decode(self, ways: list[Way]) -> Iterator[dict]:
     """Decodes with all ways, in turn on each prompt, and then takes alpha."""
     base, count = self.built.base, len(study.texts(self.built))
     jobs, wide = [self.job(i) for i in range(count)], self.job(*range(count))
@@ -220,11 +218,11 @@ class Setting(NamedTuple):
       compiled += [(way.decoding, jobs[0]), (way.single, wide)]
     measure.compile_all(compiled)
     plain, runs = [], [[] for _ in ways]
-    for job in jobs:
+    name = f'{self.language}, temperature {self.temperature:g}'
+    for job in progress.over(name, jobs, alike=1):
       plain.append(measure.decode(base, job))
       for way, own in zip(ways, runs, strict=True):
         own.append(measure.decode(way.decoding, job))
-      bar.update()
     for way, own in zip(ways, runs, strict=True):
       alpha = measure.decode(way.single, wide, timed=False)
       yield self.row(way, plain, own, alpha)
@@ -294,13 +292,11 @@ def run(x: Languages) -> None:
     if (setting := Setting(name, own, temperature, built))
     and (missing := setting.missing(folder))
   ]
-  with tqdm(total=len(todo) * len(texts), file=sys.stderr) as bar:
-    for setting, missing in todo:
-      bar.set_description(f'{setting.language}, {setting.temperature:g}')
-      rows = setting.decode([*missing], bar)
-      for (way, cell), made in zip(missing.items(), rows, strict=True):
-        own = {**common, **built.models(way.method), **cell, **made}
-        folder.add(results.plain(own))
+  for setting, missing in todo:
+    rows = setting.decode([*missing])
+    for (way, cell), made in zip(missing.items(), rows, strict=True):
+      own = {**common, **built.models(way.method), **cell, **made}
+      folder.add(results.plain(own))
   study.publish(folder)
 
 

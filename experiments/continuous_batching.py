@@ -26,14 +26,12 @@ The seconds of a full step are measured before every pass.
 """
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from specjax import pair
 from specjax.bench import measure, results, study
@@ -42,7 +40,7 @@ from specjax.bench.load import load_experiment
 from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.cli.fields import Count
 from specjax.errors import need
 from specjax.reports.conditions import over_blocks, values
@@ -410,15 +408,12 @@ def run(x: ManyPrompts) -> None:
     here = x.at(*load)
     sides = make_sides(here, check(here), folder)
     random = np.random.default_rng(x.seed)
-    with tqdm(total=len(sides) * (1 + x.repeats), file=sys.stderr) as bar:
-      bar.set_description(f'{here.batch} rows')
-      for side in sides:
-        side.warm_up()
-        bar.update()
-      for _ in range(x.repeats):
-        for i in random.permutation(len(sides)):
-          sides[i].turn()
-          bar.update()
+    for side in sides:
+      side.warm_up()
+    passes = f'{here.batch} rows, passes'
+    for _ in progress.over(passes, range(x.repeats), alike=1):
+      for i in random.permutation(len(sides)):
+        sides[i].turn()
     for side in sides:
       for row in side.rows():
         folder.add(results.plain(row))

@@ -17,14 +17,12 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments.papers import findings
 from experiments.papers.claims import (
@@ -38,7 +36,7 @@ from experiments.papers.claims import (
 from specjax import reports
 from specjax.bench import costs, results, study
 from specjax.bench.plan import portable
-from specjax.cli import command
+from specjax.cli import command, progress
 from specjax.errors import UserError
 from specjax.reports import explain
 from specjax.reports.markdown import Table, blocks, paragraph, span
@@ -464,8 +462,7 @@ def simulate(root: pathlib.Path) -> None:
     folder.clear()  # They say nothing of other rows.
   made = {'program': 'coverage', 'config': 'coverage', 'drawn_from': digest}
   todo = [(kind, n) for kind in cases for n in SIZES]
-  for kind, n in (bar := tqdm(todo, file=sys.stderr)):
-    bar.set_description(f'{kind}, {n} units')
+  for kind, n in progress.over('kinds and sizes', todo):
     if not folder.has(kind=kind, units=n):
       folder.add(made | row(kind, cases[kind], n))
   study.publish(folder)

@@ -18,14 +18,12 @@ and way. Rows of a context and batch are kept when they are measured.
 """
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from experiments.step_timing import (
   Bench,
@@ -158,9 +156,8 @@ def measure(
 ) -> Iterator[dict]:
   """Rows of a context and batch: one for each way."""
   x, made = bench.x, loops(bench, context, batch)
-  bench.bar.set_description(f'batch {batch}, {context} tokens')
   turns = {name: loop.run for name, loop in made.items()}
-  timed = take_turns(turns | {'read': reader.read}, x.repeats, bench.bar)
+  timed = take_turns(turns | {'read': reader.read}, x.repeats)
   bandwidth = float(np.median(timed['read'], 0).max())
   one, scored = seconds(timed[PLAIN]), seconds(timed['idle'])
   for name, both in read_bytes(bench, context, batch).items():
@@ -195,16 +192,15 @@ def run(x: LongContexts) -> None:
   check(x)
   folder = x.folder()
   common = x.facts('long_contexts', 'window', 'sinks')
-  with tqdm(file=sys.stderr) as bar:
-    bench = Bench(x, bar)
-    for batch in x.batches:
-      reader = None
-      for context in x.contexts:
-        if not folder.has(context=context, batch=batch, drafter=LM):
-          reader = reader or Reader(x.megabytes << 20, jnp.dtype(x.dtype))
-          for row in [*measure(bench, context, batch, reader)]:
-            folder.add(row | common)
-      jax.clear_caches()
+  bench = Bench(x)
+  for batch in x.batches:
+    reader = None
+    for context in x.contexts:
+      if not folder.has(context=context, batch=batch, drafter=LM):
+        reader = reader or Reader(x.megabytes << 20, jnp.dtype(x.dtype))
+        for row in [*measure(bench, context, batch, reader)]:
+          folder.add(row | common)
+    jax.clear_caches()
   study.publish(folder)
 
 

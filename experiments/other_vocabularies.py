@@ -171,7 +171,6 @@ def ways(bench: Bench, vocab: int, batch: int) -> dict[tuple, Steps]:
         sampling.make(batch, 0.0),
         History(),
       )
-      bench.bar.set_description(f'compiling: {name}, {vocab} tokens')
       drafter = chain.make(walker, gamma)
       made[name, texts] = Steps(drafter, weights, ctx, x.steps)
   return made
@@ -184,8 +183,7 @@ def draft_step(bench: Bench) -> list[dict]:
   for vocab in x.vocabularies:
     for batch in x.batches:
       kinds = ways(bench, vocab, batch)
-      bench.bar.set_description('measuring')
-      turns = take_turns(kinds, x.repeats, bench.bar)
+      turns = take_turns(kinds, x.repeats)
       base = np.array([r.seconds for r in turns['same', 'shared']])
       rows += [
         {

@@ -23,9 +23,9 @@ the colon stands a part:
                   target's (`experiments.other_vocabularies`)
   decoding        Llama 3 8B in bfloat16 with a draft of the sizes of Llama 3.2
   scoring         1B, for a GPU or TPU of 80 GB, in three runs: steps over the
-  attention       limit, simulated acceptance and what the host takes; scoring
-                  by drafted tokens and rows, sampling and verification; ways
-                  to attend, and steps by context
+  attention       limit and simulated acceptance; scoring by drafted tokens and
+                  rows, sampling and verification; ways to attend, and steps by
+                  context
 
 A sweep is a function of a `Bench` that returns rows. Within a sweep everything
 is measured in turns; its rows are kept when it is done, so that a run that was
@@ -34,23 +34,19 @@ is taken. The last line is one JSON document: the folder, the rows, the
 exponents of the sweeps that have one, and the ratios to the limit.
 """
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jax.experimental.compilation_cache import compilation_cache
-from tqdm import tqdm
 
 from experiments.step_timing import (
   POSITIONS,
@@ -163,7 +159,7 @@ _ALL = (
   'gamma', 'batch', 'context', 'vocabulary', 'simulated', 'judge', 'attention',
 )  # fmt: skip
 _LARGE = {
-  'decoding': ('limit', 'gamma', 'simulated', 'dispatch'),
+  'decoding': ('limit', 'gamma', 'simulated'),
   'scoring': ('scoring', 'judge'),
   'attention': ('attention', 'context'),
 }
@@ -235,13 +231,12 @@ def run(x: StepCosts) -> None:
     x.shrink()
   sweeps, folder = x.check(), x.folder()
   facts = x.facts('step_costs', 'used')
-  with tqdm(file=sys.stderr) as bar:
-    bench = Bench(x, bar)
-    for name, sweep in sweeps.items():
-      if not folder.has(by=name):
-        for row in sweep(bench):
-          folder.add(row | {'by': name} | facts)
-        jax.clear_caches()
+  bench = Bench(x)
+  for name, sweep in sweeps.items():
+    if not folder.has(by=name):
+      for row in sweep(bench):
+        folder.add(row | {'by': name} | facts)
+      jax.clear_caches()
   study.publish(folder)
 
 
@@ -427,7 +422,6 @@ def limit(bench: Bench) -> list[dict]:
   its limit is then below that of the memory.
   """
   x = bench.x
-  bench.bar.set_description('compiling plain steps')
   model, params, _ = bench.models(x.target.vocab_size)
   targets = {'random': (model, params.target)}
   if x.path:
@@ -446,8 +440,7 @@ def limit(bench: Bench) -> list[dict]:
   }
   reader = Reader(x.megabytes << 20, jnp.dtype(x.dtype))
   ways: dict[Any, Any] = {key: loop.run for key, loop in loops.items()}
-  bench.bar.set_description('measuring plain steps')
-  turns = take_turns(ways | {'read': reader.read}, x.repeats, bench.bar)
+  turns = take_turns(ways | {'read': reader.read}, x.repeats)
   bandwidth = np.median(turns['read'], 0).max()
   rows = []
   for name, slots in loops:
@@ -482,15 +475,13 @@ def layout(bench: Bench) -> list[dict]:
   buffer = layouts.Buffer(1, caches.round_slots(x.used + 12), x.used)
   runs: dict[tuple, list[Timed]] = {}
   for count in (1, 2, 4, 5, 8, 9, 12):
-    bench.bar.set_description(f'compiling passes over {count} tokens')
     clocks = {
       name: layouts.clock(form, buffer, count) for name, form in forms.items()
     }
     # A turn takes a tenth of a second or more.
     passes = max(1, int(0.1 / min(clock(1) for clock in clocks.values())))
     ways = {n: functools.partial(clock, passes) for n, clock in clocks.items()}
-    bench.bar.set_description('measuring')
-    for name, times in take_turns(ways, x.repeats, bench.bar).items():
+    for name, times in take_turns(ways, x.repeats).items():
       runs[name, count] = [Timed(each, count) for each in times]
   fastest = min(seconds(one) for (_, count), one in runs.items() if count == 1)
   return [
@@ -517,7 +508,6 @@ def eight_bits(bench: Bench) -> list[dict]:
   loops: dict[tuple[str, str], Loop] = {}
   for path in x.paths:
     name = os.path.basename(path.rstrip('/'))
-    bench.bar.set_description(f'compiling {name}')
     made = for_kernel(*checkpoints.load(path, jnp.dtype(x.dtype)))
     model, params = made
     tied = model.config.tied_embeddings
@@ -552,70 +542,6 @@ def eight_bits(bench: Bench) -> list[dict]:
         'held_mb': (weights + beside) / 1e6,
         **milliseconds(timings[name, way]),
         'ratio': ratio,
-      }
-    )
-  return rows
-
-
-class Empty(NamedTuple):
-  """A dispatch that takes no step, once."""
-
-  returned: float  # seconds until the host may go on
-  ready: float  # seconds until the state is there
-
-
-def empty(loop: Loop) -> Empty:
-  """Dispatches a loop of no steps: the program is that of any number."""
-  loop.set_back()
-  none = jnp.zeros_like(loop.count)
-  begin = time.perf_counter()
-  loop.state = generate.generate(loop.params, loop.state, none, spec=loop.spec)
-  returned = time.perf_counter()
-  jax.block_until_ready(loop.state)
-  return Empty(returned - begin, time.perf_counter() - begin)
-
-
-@contextlib.contextmanager
-def nothing_kept():
-  """Compiles all programs, whatever a folder holds."""
-  before = jax.config.jax_enable_compilation_cache
-  jax.config.update('jax_enable_compilation_cache', False)
-  compilation_cache.reset_cache()  # It looks at the setting only once.
-  try:
-    yield
-  finally:
-    jax.config.update('jax_enable_compilation_cache', before)
-    compilation_cache.reset_cache()
-
-
-def dispatch(bench: Bench) -> list[dict]:
-  """Compiling, and a dispatch without steps, plain and with a draft.
-
-  A step that takes a millisecond on an accelerator may wait longer for the
-  host.
-  """
-  x = bench.x
-  bench.models(x.target.vocab_size)  # Which are no part of a loop.
-  jax.clear_caches()
-  with nothing_kept():
-    loops = {g: bench.loop(g, drafts=bool(g)) for g in (0, x.gamma)}
-  ways: dict[Any, Callable] = {}
-  for g, loop in loops.items():
-    ways['run', g] = loop.run
-    ways['empty', g] = functools.partial(empty, loop)
-  bench.bar.set_description('dispatching')
-  turns = take_turns(ways, x.repeats, bench.bar)
-  rows = []
-  for g, loop in loops.items():
-    returned, ready = np.median(turns['empty', g], 0)
-    rows.append(
-      {
-        'sweep': 'dispatch',
-        'gamma': g,
-        **milliseconds(turns['run', g]),
-        'returned_ms': 1e3 * returned,
-        'empty_ms': 1e3 * ready,
-        'first_s': loop.first,
       }
     )
   return rows
@@ -707,8 +633,7 @@ def judge(bench: Bench) -> list[dict]:
     for name, stages in STAGES.items():
       for g in gammas:
         ways[name, g] = _judging(stages, g, vocab, x.seed)
-    bench.bar.set_description(f'judging {vocab} entries')
-    turns = take_turns(ways, x.repeats, bench.bar)
+    turns = take_turns(ways, x.repeats)
     rows += [
       {
         'sweep': 'judge',

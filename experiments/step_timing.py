@@ -26,6 +26,7 @@ from specjax.bench.results import (
   default_folder,
   settings_of,
 )
+from specjax.cli import progress
 from specjax.cli.fields import Between, Count, Seed, check_fields
 from specjax.drafters import lm, plain
 from specjax.errors import UserError, need
@@ -230,9 +231,7 @@ class Loop:
     self.used = jnp.full(batch, used, jnp.int32)
     self.end = jnp.full(batch, slots, jnp.int32)
     self.count = jnp.asarray(self.steps, jnp.int32)
-    begin = time.perf_counter()
     self.run(timed=False)
-    self.first = time.perf_counter() - begin  # tracing and compiling, too
 
   def set_back(self) -> None:
     """Makes the texts as long as they were at first."""
@@ -287,23 +286,20 @@ def idle(gamma: int, vocab: int) -> Drafter:
   return plain.make()._replace(depth=gamma, nodes=gamma, propose=propose)
 
 
-def take_turns(ways: Mapping[Any, Any], repeats: int, bar) -> dict[Any, list]:
+def take_turns(ways: Mapping[Any, Any], repeats: int) -> dict[Any, list]:
   """Calls every way so many times, one after the other.
 
   Args:
     ways: functions without arguments, by name.
     repeats: of each.
-    bar: a progress bar.
 
   Returns:
     What each returned.
   """
   returned: dict[Any, list] = {name: [] for name in ways}
-  bar.reset(total=repeats * len(ways))
-  for _ in range(repeats):
+  for _ in progress.over('measuring', range(repeats), alike=1):
     for name, way in ways.items():
       returned[name].append(way())
-      bar.update()
   return returned
 
 
@@ -321,11 +317,10 @@ class Bench:
   Args:
     x: has sizes of a `target` and a `draft`, their `dtype` and `seed`, the
       tokens in use (`used`), and `steps` and `repeats` of a measurement.
-    bar: a progress bar.
   """
 
-  def __init__(self, x, bar):
-    self.x, self.bar = x, bar
+  def __init__(self, x):
+    self.x = x
 
   @functools.lru_cache(maxsize=1)  # noqa: B019  One vocabulary at a time.
   def models(self, vocab: int) -> tuple[Model, Params, Model]:
@@ -369,22 +364,21 @@ class Bench:
       params = params._replace(drafter=None)
     drafter = drafter or (idle(gamma, vocab) if gamma else plain.make())
     room = x.steps * (gamma + 1) + gamma + 1
-    self.bar.set_description(f'compiling: gamma {gamma}, batch {batch}')
-    return Loop(
-      Spec(target, drafter, rule),
-      params,
-      used=used,
-      slots=slots or caches.round_slots(used + room),
-      steps=x.steps,
-      batch=batch,
-      seed=x.seed,
-    )
+    with progress.phase(f'compiling: gamma {gamma}, batch {batch}'):
+      return Loop(
+        Spec(target, drafter, rule),
+        params,
+        used=used,
+        slots=slots or caches.round_slots(used + room),
+        steps=x.steps,
+        batch=batch,
+        seed=x.seed,
+      )
 
   def time(self, loops: dict) -> dict:
     """Runs of each loop, in turns."""
-    self.bar.set_description('measuring')
     ways = {name: loop.run for name, loop in loops.items()}
-    return take_turns(ways, self.x.repeats, self.bar)
+    return take_turns(ways, self.x.repeats)
 
 
 def seconds(runs: list[Timed]) -> float:

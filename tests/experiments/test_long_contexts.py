@@ -7,7 +7,6 @@ import types
 import jax
 import numpy as np
 import pytest
-import tqdm
 
 from experiments import long_contexts as study
 from experiments import step_timing
@@ -96,14 +95,13 @@ def rows(monkeypatch):
   x = quick(gamma=2, rates=(0.5, 0.9))
   monkeypatch.setattr(study, 'loops', loops)
   reader = types.SimpleNamespace(read=lambda: np.array([1e9, 2e9]))
-  with tqdm.tqdm(disable=True) as bar:
-    bench = step_timing.Bench(x, bar)
-    return [
-      row | x.facts('long_contexts', 'window', 'sinks')
-      for batch in x.batches
-      for context in x.contexts
-      for row in study.measure(bench, context, batch, reader)
-    ]
+  bench = step_timing.Bench(x)
+  return [
+    row | x.facts('long_contexts', 'window', 'sinks')
+    for batch in x.batches
+    for context in x.contexts
+    for row in study.measure(bench, context, batch, reader)
+  ]
 
 
 def test_rows_have_what_bytes_and_times_say(rows):

@@ -7,13 +7,10 @@ import types
 import jax
 import numpy as np
 import pytest
-import tqdm
-from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import other_vocabularies, peers, step_costs, step_timing
 from specjax import native, verify
 from specjax.bench.config import SamplingValues
-from specjax.cli import compilation_cache as kept_programs
 from specjax.errors import UserError
 from specjax.models import layouts
 from specjax.training.train_pair import model_of
@@ -48,13 +45,12 @@ class Costs(step_timing.Bench):
     cost = options.get('used', 1) ** 0.5 * options.get('batch', 1)
     cost *= 1 + 0.25 * gamma + (0.5 * gamma if drafts else 0)
     timed = step_timing.Timed(cost, 1.0 + drafts)
-    return types.SimpleNamespace(run=lambda: timed, first=5.0)
+    return types.SimpleNamespace(run=lambda: timed)
 
 
 @pytest.fixture
 def bench():
-  with tqdm.tqdm(disable=True) as bar:
-    yield Costs(quick(gammas=(1, 3), rates=(RATE,)), bar)
+  return Costs(quick(gammas=(1, 3), rates=(RATE,)))
 
 
 def test_gamma_is_split_into_the_targets_part_and_the_drafts(bench):
@@ -86,59 +82,6 @@ def test_scoring_is_compared_with_plain_steps_of_as_many_rows(bench):
   np.testing.assert_allclose(
     [r['plain_ms'] for r in rows], [1e3] * 2 + [2e3] * 2
   )
-
-
-def test_what_comes_before_a_step(bench, monkeypatch):
-  """The host is free after 1 ms, the state there after 3; compiling 5 s."""
-  monkeypatch.setattr(
-    step_costs, 'empty', lambda loop: step_costs.Empty(1e-3, 3e-3)
-  )
-  monkeypatch.setattr(bench, 'models', lambda vocab: None)
-  plain, drafted = step_costs.dispatch(bench)
-  assert (plain['gamma'], drafted['gamma']) == (0, 2)
-  np.testing.assert_allclose(
-    (plain['step_ms'], drafted['step_ms']), (1e3, 2.5e3)
-  )
-  for row in (plain, drafted):
-    assert (row['returned_ms'], row['empty_ms']) == (1.0, 3.0)
-    assert row['first_s'] == 5.0
-
-
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-  """A folder of programs; jax is as it was before, afterwards."""
-  monkeypatch.setattr(kept_programs, '_SECONDS', 0.0)
-  names = ('enable_compilation_cache', 'compilation_cache_dir')
-  before = {f'jax_{n}': getattr(jax.config, f'jax_{n}') for n in names}
-  jax.config.update('jax_enable_compilation_cache', True)
-  kept_programs.keep(tmp_path)
-  yield tmp_path
-  for name, value in before.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
-
-
-def programs_of(folder):
-  return [path for path in folder.rglob('*') if 'loop' in path.name]
-
-
-@pytest.mark.slow
-def test_a_dispatch_without_steps_and_a_program_that_is_compiled_anew(kept):
-  """The folder is not asked: it would have the program again."""
-  x = quick(used=20, steps=2)
-  loop = step_timing.Bench(x, tqdm.tqdm(disable=True)).loop()
-  made = step_costs.empty(loop)
-  assert 0 < made.returned <= made.ready
-  assert int(loop.state.counts.target_calls.max()) == 0
-  assert programs_of(kept)
-  for path in programs_of(kept):
-    path.unlink()
-  jax.clear_caches()
-  with step_costs.nothing_kept():
-    loop = step_timing.Bench(x, tqdm.tqdm(disable=True)).loop()
-  assert loop.first > 0.05
-  assert not programs_of(kept)
-  assert jax.config.jax_enable_compilation_cache
 
 
 def test_the_other_side_decodes_on_the_same_device(monkeypatch):
@@ -174,7 +117,7 @@ def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
     return lambda passes: 3.0 + tokens / 3 if kernel else 2.0 * tokens
 
   monkeypatch.setattr(layouts, 'clock', clock)
-  rows = step_costs.layout(step_timing.Bench(x, tqdm.tqdm(disable=True)))
+  rows = step_costs.layout(step_timing.Bench(x))
   assert len(rows) == 7 * (1 + native.available())
   rows = {(r['way'], r['size']): r for r in rows}
   assert rows['whole', 8]['step_ms'] == 16e3
@@ -190,7 +133,7 @@ def test_passes_in_every_layout_over_the_fastest_of_one_token(monkeypatch):
 def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
   """Made-up times of real steps: the pieces of a token are fed, too."""
   x = quick(vocabularies=(256,), batches=(2,), gamma=3, used=20, steps=2)
-  bench = step_timing.Bench(x, tqdm.tqdm(disable=True))
+  bench = step_timing.Bench(x)
   kinds = other_vocabularies.ways(bench, 256, 2)
   for (kind, texts), way in kinds.items():
     ends = 0 * way.ctx.tokens if kind == 'same' else way.memory.state.ends
@@ -199,8 +142,8 @@ def test_a_draft_step_in_its_own_tokens_over_that_in_the_targets(monkeypatch):
     assert way().tokens == 3  # Two of three accepted.
   clock = {('same', 'shared'): 2.0, ('half', 'spelled'): 3.0}
 
-  def take_turns(ways, repeats, bar):
-    del repeats, bar  # Unused.
+  def take_turns(ways, repeats):
+    del repeats  # Unused.
     timed = (step_timing.Timed(clock.get(name, 2.5), 3) for name in ways)
     return {name: [one, one] for name, one in zip(ways, timed, strict=True)}
 
