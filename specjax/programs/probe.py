@@ -7,10 +7,9 @@ A head that is fed the wrong layers, normed in the wrong place or given other
 rotary positions keeps the output exact and accepts little, and nothing else
 tells. The same weights draft along the same greedy texts of the target, read as
 they are configured and in every near way (`alternatives` of the drafter's
-module); with a chat template also with other system prompts. At every place of
-a text a whole draft is made, of which nothing is accepted (`replay`), and the
-tokens are counted that would have been. The exit status is 1 where one of the
-readings is clearly better.
+module). At every place of a text a whole draft is made, of which nothing is
+accepted (`replay`), and the tokens are counted that would have been. The exit
+status is 1 where one of the readings is clearly better.
 """
 
 import contextlib
@@ -40,7 +39,6 @@ from specjax.types import Drafter, LoadedDrafter, Params, Spec
 
 _PROMPTS = 32  # of all domains together
 _NEW_TOKENS = 32
-_SYSTEM = 'You are a helpful assistant.'
 BATCH = 8  # prompts at once, at most
 DEPTH = 3  # tokens of a draft, where a reading can draft so many
 # Options that make trees of the same tokens, or end drafts early.
@@ -212,16 +210,6 @@ def prepare(x: Experiment) -> Plan:
   return dataclasses.replace(planned, drafters=heads)
 
 
-def _other_prompts(plan: Plan) -> dict[str, Plan]:
-  """Plans with other system prompts, where a template puts them anywhere."""
-  if not plan.prompts.chat:
-    return {}
-  other = '' if plan.prompts.system else _SYSTEM
-  name = f'system prompt {_SYSTEM!r}' if other else 'no system prompt'
-  changed = dataclasses.replace(plan.prompts, system=other)
-  return {name: dataclasses.replace(plan, prompts=changed)}
-
-
 class Probe:
   """The probe of all heads of a plan, in one process."""
 
@@ -231,36 +219,14 @@ class Probe:
     self.runner = Runner(plan)
     self.folder = self.runner.folder
     self.built = self.runner.built
-    self.jobs = {CONFIGURED: self.batches(self.built.prompts)}
-    self.others = _other_prompts(plan)
-
-  def batches(self, chosen: Mapping[str, Chosen]) -> list[measure.Job]:
-    """Batches of prompts of all domains, which the target continues."""
-    most = self.plan.max_new_tokens
-    return jobs(self.built.job, chosen, _PROMPTS, most)
-
-  def other_jobs(self) -> dict[str, list[measure.Job]]:
-    """Batches with other system prompts, by what they change."""
-    found = {}
-    for name, other in self.others.items():
-      seen = load.survey(other)
-      texts = load.read_prompts(other, seen.tokenizer, seen.described)
-      longer = dataclasses.replace(self.built, prompts=texts)
-      slots, _ = longer.slots
-      found[name] = [
-        dataclasses.replace(job, slots=max(job.slots, slots))
-        for job in self.batches(texts)
-      ]
-    return found
+    most = plan.max_new_tokens
+    self.jobs = jobs(self.built.job, self.built.prompts, _PROMPTS, most)
 
   def row(
     self, one: PlannedDrafter, name: str, changes: Mapping[str, Any], seen: Look
   ) -> dict:
     """The row of one reading of one head."""
-    if name in self.others:
-      changes = {'prompts.system': self.others[name].prompts.system}
-    jobs = self.jobs.get(name, self.jobs[CONFIGURED])
-    texts = [text for job in jobs for text in job.prompts[: job.live]]
+    texts = [text for job in self.jobs for text in job.prompts[: job.live]]
     (method,) = (m for m in self.built.methods if m.drafter == one.name)
     return {
       'program': 'probe',
@@ -282,20 +248,14 @@ class Probe:
 
   def run(self) -> None:
     """Makes the rows that are missing."""
-    loaded = self.built
-    self.jobs |= self.other_jobs()
     todo = [
       (one, name, changes)
       for one in self.plan.drafters.values()
-      for name, changes in (
-        *alternatives(one, loaded).items(),
-        *((name, {}) for name in self.others),
-      )
+      for name, changes in alternatives(one, self.built).items()
       if not self.folder.has(drafter=one.name, alternative=name)
     ]
     for one, name, changes in progress.over('readings', todo):
-      jobs = self.jobs.get(name, self.jobs[CONFIGURED])
-      seen = look(one, loaded, changes, jobs)
+      seen = look(one, self.built, changes, self.jobs)
       need(
         seen.places.any(),
         f'prompts: all texts of the target end within {seen.accepted.shape[1]} '

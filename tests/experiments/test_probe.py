@@ -159,7 +159,7 @@ def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   x.verifiers = ('recursive',)
   probed = probe.Probe(probe.prepare(x))
   one, loaded = probed.plan.drafters['head'], probed.built
-  seen = probe.look(one, loaded, {}, probed.jobs[CONFIGURED][:1])
+  seen = probe.look(one, loaded, {}, probed.jobs[:1])
   assert seen.accepted.shape[1] == 3
   assert seen.mean == 3
 
@@ -185,7 +185,7 @@ def test_a_reading_that_overflows_accepts_nothing(
       raise measure.NotFinite('logits')
     return watch(*args)
 
-  jobs = one.jobs[CONFIGURED]
+  jobs = one.jobs
   monkeypatch.setattr(replay, 'watch', overflows)
   seen = probe.look(head, loaded, {'member': 'target'}, jobs)
   assert seen.places.tolist() == [6] * 8
@@ -201,37 +201,9 @@ def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
   none = Look(np.zeros(8, int), np.zeros((8, 3)))
   monkeypatch.setattr(probe, 'look', lambda *_: none)
   head, loaded = one.plan.drafters['head'], one.built
-  assert probe.short(head, loaded, one.jobs[CONFIGURED]) == {}
+  assert probe.short(head, loaded, one.jobs) == {}
   with pytest.raises(UserError, match='all texts of the target end within 3'):
     one.run()
-
-
-TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}'
-
-
-@pytest.mark.slow
-def test_another_system_prompt_is_tried_where_there_is_a_template(
-  folder, tmp_path
-):
-  file = tmp_path / 'questions.jsonl'
-  turns = [{'question_id': i, 'category': 'a', 'turns': ['A?']} for i in (1, 2)]
-  file.write_text(''.join(json.dumps(t) + '\n' for t in turns))
-  x = experiment(folder, tmp_path / 'a', 'target')
-  x.prompts = tiny.Prompts(
-    path=str(file),
-    chat=True,
-    count=2,
-    template_kwargs={'chat_template': TEMPLATE},
-  )
-  one = probe.Probe(probe.prepare(x))
-  one.run()
-  told, other = one.folder.rows[0], one.folder.rows[-1]
-  assert told['changes'] == {}
-  assert other['changes'] == {'prompts.system': probe._SYSTEM}
-  assert other['alternative'] == f'system prompt {probe._SYSTEM!r}'
-  assert other['prompts_hash'] != told['prompts_hash']
-  # The same reading: the target drafts for itself under either prompt.
-  assert other['unit_accepted'] == told['unit_accepted']
 
 
 def test_what_cannot_be_mistaken_is_refused(folder):
