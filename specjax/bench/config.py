@@ -346,7 +346,6 @@ class Compiled:
       those that follow from alpha.
     mesh: chips to split over.
     attention: blocked, padded, fused or cudnn; empty: as the library has it.
-    options: of XLA, as NAME=VALUE.
     texts: a folder for the compiled programs.
   """
 
@@ -371,5 +370,4 @@ class Compiled:
   tau: Annotated[float, Between(1)] | None = None
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   attention: Literal['', 'blocked', 'padded', 'fused', 'cudnn'] = ''
-  options: tuple[str, ...] = ()
   texts: str = ''

@@ -493,7 +493,6 @@ def installed(monkeypatch):
     ({'target': Sizes('/nowhere')}, ('target.path: ',)),
     ({'draft': Sizes('2b')}, ('draft.path: ',)),
     ({'used': 2044}, ('used ', 'slots=2049')),
-    ({'options': ('a=1', 'b')}, ('options ', 'b')),
     ({'layers': (2,)}, ('layers ', '(32, 16)')),
     ({'layers': (2, 17)}, ('layers ', '(32, 16)')),
     ({'device': 'h100:2', 'mesh': Mesh(2, 1)}, ('batch ', 'mesh.data')),
