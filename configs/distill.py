@@ -27,9 +27,7 @@ prompts of the three domains, 64 new tokens:
   minus_log_alpha  2.44    2.47   2.63    2.59   2.23    2.45
 
 Forward KL on the target's text is shipped as `distilled`. The draft's own text
-helps least here. Every number is of one training and has no interval;
-`configs/embedded_tables.py:divergences` compares two of them, paired on
-prompts.
+helps least here. Every number is of one training and has no interval.
 """
 
 import copy

@@ -1,7 +1,6 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
-  for part in drafters gammas distillation divergences lenience candidates \\
-      lookup online; do
+  for part in drafters gammas distillation lenience candidates lookup online; do
     python -m experiments.run --config configs/embedded_tables.py:$part \\
       --config.results=results/embedded/$part
   done
@@ -15,8 +14,6 @@ stopped, and says which prompts of a cell it decodes and how long they take.
                 (Chen et al., Figure 1; Sun et al., Table 1)
   distillation  drafts before and after they were trained on the target's own
                 text (Zhou et al., Table D.1)
-  divergences   a draft distilled by five divergences on three kinds of data
-                (Zhou et al., Figure 4)
   lenience      alpha and tau by lenience (Leviathan et al., Table 5)
   candidates    k candidates for a token, with and without replacement
                 (Yang et al., Table 8; Chen et al., Sequoia)
@@ -26,11 +23,10 @@ stopped, and says which prompts of a cell it decodes and how long they take.
                 other prompts of the same domain (Liu et al., 2023)
 
 `distillation` needs runs/embedded_pair, which is where `experiments.train
---config configs/embedded_pair.py` puts the drafts of both stages;
-`divergences` runs/distill and `online` runs/online, likewise by the configs of
-these names. The rest needs nothing but the package. What the rows say about the
-papers' claims is in results/findings.md, which `python -m experiments.tables
-results` makes.
+--config configs/embedded_pair.py` puts the drafts of both stages, and `online`
+runs/online, by the config of that name. The rest needs nothing but the package.
+What the rows say about the papers' claims is in results/findings.md, which
+`python -m experiments.tables results` makes.
 """
 
 import copy
@@ -38,9 +34,6 @@ import copy
 from specjax import pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.errors import need
-
-_LOSSES = 'forward_kl reverse_kl jensen_shannon total_variation minus_log_alpha'
-_TEXTS = 'corpus', 'target_text', 'own_text'
 
 
 def _lm(path: str, gamma: int = 4, **options) -> Candidate:
@@ -82,20 +75,6 @@ _PARTS: dict[str, tuple[dict[str, Candidate], dict]] = {
     {
       'before': _lm('runs/embedded_pair/corpus-only/draft-128'),
       'after': _lm('runs/embedded_pair/pair/draft-128'),
-    },
-    {},
-  ),
-  'divergences': (
-    {
-      'undistilled': _lm('undistilled'),
-      'control': _lm('runs/distill/control/weights'),
-    }
-    | {
-      f'{loss} on {text}'.replace('_', ' '): _lm(
-        f'runs/distill/{text}-{loss}/weights'
-      )
-      for text in _TEXTS
-      for loss in _LOSSES.split()
     },
     {},
   ),

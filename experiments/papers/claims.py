@@ -42,7 +42,6 @@ PLACE = ('domain', 'temperature')
 PLAIN_RULE = {'verifier': ('token', 'recursive')}
 # Folders of all drafters: many prompts without times, fewer with them.
 ACCEPTANCE, TIMED = 'drafters/acceptance', 'drafters/timed'
-DIVERGENCES = 'embedded/divergences'
 _BLOCK_FOLDERS = ('embedded/gammas', 'rules')
 _TRAINED = ('draft-64', 'draft-128', 'draft-256')
 _INDEPENDENT = (*_TRAINED, 'distilled')
@@ -151,25 +150,26 @@ def apart(one: dict, other: dict, statistic: Statistic) -> metrics.Estimate:
   )
 
 
-def _faster(one: dict, other: dict) -> metrics.Estimate:
-  """Returns the speed of `other` over that of `one`, less 1.
+def change(one: dict, other: dict, statistic: Statistic):
+  """Returns a statistic of `other` over that of `one`, less 1.
 
-  It has no interval where the times of the prompts are not known.
+  A speed has no interval where the times of the prompts are not known.
   """
-  difference = paired.difference(one, other, SPEED, relative=True)
-  if difference is None:
+  found = paired.difference(one, other, statistic, relative=True)
+  if found is None and statistic is SPEED:
     return metrics.Estimate(other['speedup'] / one['speedup'] - 1)
-  return difference.scaled(0.01)
+  return found and found.scaled(0.01)
 
 
-def _rise(
+def rise(
   rows: list[dict],
   *orders: Iterable,
   axis: str = 'drafter',
   statistic: Statistic = TAU,
   fixed: tuple[str, ...] = PLACE,
+  compare: Callable[..., Any] = paired.difference,
   label: str = '',
-  kind: str = '',
+  **fields,
 ) -> Iterator[Finding]:
   """Looks whether a statistic rises along an axis, from value to value.
 
@@ -179,20 +179,20 @@ def _rise(
     axis: the field that changes.
     statistic: what rises; a speed is relative to the lower value.
     fixed: the fields that agree.
+    compare: `paired.difference`, `change`, or `apart` for other prompts.
     label: said before the values.
-    kind: see `Finding`.
+    **fields: further fields of `Finding`.
   """
-  timed = statistic is SPEED
-  rows = [r for r in rows if r['speedup']] if timed else rows
+  if statistic is SPEED:
+    rows, compare = [r for r in rows if r['speedup']], change
   for order in orders:
     steps = itertools.pairwise({axis: value} for value in order)
     for place, pair in matched(rows, fixed, *steps):
-      estimate = (
-        _faster(*pair) if timed else paired.difference(*pair, statistic)
-      )
+      estimate = compare(*pair, statistic)
       if estimate is not None:
         step = ' to '.join(show(row[axis]) for row in pair)
-        yield finding(place, f'{label}{step}', estimate, pair[0], kind=kind)
+        samples = pair if compare is apart else pair[:1]
+        yield finding(place, f'{label}{step}', estimate, *samples, **fields)
 
 
 def _exact_distributions(rows: Rows) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def _greedy(rows: Rows) -> Iterator[Finding]:
 
 def _block(rows: Rows) -> Iterator[Finding]:
   for folder in _BLOCK_FOLDERS:
-    yield from _rise(
+    yield from rise(
       [r for r in rows.get(folder, []) if r['temperature'] and r['gamma'] > 1],
       ('token', 'block'),
       axis='verifier',
@@ -263,12 +263,11 @@ def _block_equal(rows: Rows) -> Iterator[Finding]:
 
 def _copies(rows: Rows) -> Iterator[Finding]:
   """Looks whether lookup gains more on structured text than on prose."""
-  domains = [{'domain': 'documentation'}, {'domain': 'structured'}]
   for folder in ('embedded/drafters', 'quickstart'):
     ngram = pick(rows.get(folder, []), drafter='ngram')
-    for place, pair in matched(ngram, ('temperature',), domains):
-      step = f'{folder}, documentation to structured'
-      yield finding(place, step, apart(*pair, TAU), *pair)
+    options = {'axis': 'domain', 'fixed': ('temperature',), 'compare': apart}
+    domains, label = ('documentation', 'structured'), f'{folder}, '
+    yield from rise(ngram, domains, label=label, **options)
 
 
 def _cost(rows: Rows, drafter: str) -> float | None:
@@ -319,7 +318,7 @@ def _over_independent(rows: Rows) -> Iterator[Finding]:
     ]
     if others:
       best = max(others, key=lambda r: r['tau'])['drafter']
-      for one in _rise(drafts, (best, 'eagle3')):
+      for one in rise(drafts, (best, 'eagle3')):
         label = f'{one.cell} (costs {known[best]:.2f} and {head:.2f})'
         yield dataclasses.replace(one, cell=label)
 
@@ -446,30 +445,6 @@ def _share_of_a_step(rows: Rows) -> Iterator[Finding]:
     yield finding(place, f'gamma {low} to {high}', estimate, pair[0])
 
 
-def _model_text(rows: Rows) -> Iterator[Finding]:
-  trained = _plain(rows, DIVERGENCES)
-  losses = dict.fromkeys(r['drafter'].partition(' on ')[0] for r in trained)
-  orders = (
-    (f'{loss} on corpus', f'{loss} on {data}')
-    for data in ('target text', 'own text')
-    for loss in losses
-  )
-  return _rise(trained, *orders)
-
-
-def _total_variation_is_not_best(rows: Rows) -> Iterator[Finding]:
-  """Compares total variation with the best other divergence on its data."""
-  for drafts in group(_plain(rows, DIVERGENCES), *PLACE).values():
-    names = [r['drafter'].partition(' on ')[2] for r in drafts]
-    for data in dict.fromkeys(names):
-      own = f'total variation on {data}'
-      same_data = [r for r in drafts if r['drafter'].endswith(f' on {data}')]
-      others = [r for r in same_data if r['drafter'] != own]
-      if others:
-        best = max(others, key=lambda r: r['tau'])['drafter']
-        yield from _rise(same_data, (own, best))
-
-
 # Claims that say more than that a number rises or a cost falls.
 _OWN: dict[str, Look] = {
   'exact_distributions': _exact_distributions,
@@ -484,8 +459,6 @@ _OWN: dict[str, Look] = {
   'product_of_heads': _product_of_heads,
   'equation_one': _equation_one,
   'share_of_a_step': _share_of_a_step,
-  'model_text': _model_text,
-  'total_variation_is_not_best': _total_variation_is_not_best,
 }
 _STATISTICS = {
   'tau': TAU,
@@ -504,7 +477,7 @@ class Claim:
     text: the claim.
     source: where it was read.
     quantity: what is estimated in each cell.
-    rises: arguments of `_rise`, with the `folder` whose rows are compared and
+    rises: arguments of `rise`, with the `folder` whose rows are compared and
       `where`, the fields that these rows have (by default a plain exact rule).
     costs: two drafters; the drafts of the second one cost less.
     missing: why nothing here can speak to it, if so.
@@ -533,7 +506,7 @@ class Claim:
       fixed = tuple(options.pop('fixed', PLACE))
       orders = options.pop('orders')
       options |= {'statistic': statistic, 'fixed': fixed}
-      findings += _rise(here, *orders, **options)
+      findings += rise(here, *orders, **options)
     if self.costs:
       findings += _cheaper(rows, *self.costs)
     return findings

@@ -17,10 +17,13 @@ from experiments.papers.claims import (
   PLACE,
   Claim,
   Finding,
+  Look,
   apart,
+  change,
   finding,
   matched,
   over_equation_one,
+  rise,
 )
 from specjax.reports import paired
 from specjax.reports.paired import TAU
@@ -143,58 +146,37 @@ def _pays(rows: Rows) -> Iterator[Finding]:
     yield finding(place, '', _measured(row).scaled(1, -1), row)
 
 
-def _rises(*orders: tuple[str, str], domains: tuple[str, ...] = ()):
+def _rises(*orders: tuple[str, str], domains: tuple[str, ...] = ()) -> Look:
   """Looks whether tau rises from one drafter to another."""
-
-  def look(rows: Rows) -> Iterator[Finding]:
-    some = pick(lengths(rows), gamma=GAMMA)
-    if domains:
-      some = pick(some, domain=domains)
-    pairs = ([{'drafter': name} for name in order] for order in orders)
-    for place, pair in matched(some, PLACE, *pairs):
-      estimate = paired.difference(*pair, TAU)
-      if estimate is not None:
-        step = ' to '.join(row['drafter'] for row in pair)
-        yield finding(place, step, estimate, pair[0])
-
-  return look
+  where = {'domain': domains} if domains else {}
+  return lambda rows: rise(pick(lengths(rows), gamma=GAMMA, **where), *orders)
 
 
 def _few_bits(rows: Rows) -> Iterator[Finding]:
-  pair = [{'drafter': name} for name in ('sibling', 'sibling-int4')]
-  for place, both in matched(pick(lengths(rows), gamma=GAMMA), PLACE, pair):
-    change = paired.difference(*both, TAU, relative=True)
-    if change is not None:
-      yield finding(
-        place,
-        'tau, int4 over stored',
-        change.scaled(0.01),
-        both[0],
-        within=MARGIN,
-      )
+  some, pair = pick(lengths(rows), gamma=GAMMA), ('sibling', 'sibling-int4')
+  return rise(some, pair, compare=change, within=MARGIN)
 
 
 def _greedy_accepts_more(rows: Rows) -> Iterator[Finding]:
-  some = [r for r in pick(lengths(rows), gamma=GAMMA) if r['drafter'] in MODELS]
-  pair = [{'temperature': t} for t in (1.0, 0.0)]
-  for place, both in matched(some, ('domain', 'drafter'), pair):
-    yield finding(place, 'T 1 to T 0', apart(*both, TAU), *both)
+  return rise(
+    pick(lengths(rows), gamma=GAMMA, drafter=MODELS),
+    (1.0, 0.0),
+    axis='temperature',
+    fixed=('domain', 'drafter'),
+    compare=apart,
+    label='T ',
+  )
 
 
 def _between(drafter: str, low: Iterable[str], high: Iterable[str]):
   """Looks whether tau is higher in some domains than in others."""
-
-  def look(rows: Rows) -> Iterator[Finding]:
-    some = pick(lengths(rows), drafter=drafter, gamma=GAMMA)
-    pairs = (
-      [{'domain': name} for name in both]
-      for both in itertools.product(low, high)
-    )
-    for place, both in matched(some, ('temperature',), *pairs):
-      step = ' to '.join(row['domain'] for row in both)
-      yield finding(place, step, apart(*both, TAU), *both)
-
-  return look
+  return lambda rows: rise(
+    pick(lengths(rows), drafter=drafter, gamma=GAMMA),
+    *itertools.product(low, high),
+    axis='domain',
+    fixed=('temperature',),
+    compare=apart,
+  )
 
 
 def _share_falls(rows: Rows) -> Iterator[Finding]:

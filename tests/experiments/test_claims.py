@@ -361,23 +361,6 @@ def test_costs_are_compared_turn_by_turn():
   assert not CLAIMS['staged']({TIMED: [timed('cascade', 0.2)]})
 
 
-def test_data_to_distil_on():
-  kinds = {'corpus': 4, 'target text': 3, 'own text': 5}
-  rows = [
-    row(f'{name} on {kind}', calls + extra)
-    for name, extra in (('total variation', 0.5), ('jensen shannon', 0))
-    for kind, calls in kinds.items()
-  ]
-  rows = {claims.DIVERGENCES: rows}
-  found = outcomes(CLAIMS['model_text'](rows))
-  assert found['code, T 0, jensen shannon on corpus to '
-               'jensen shannon on target text'] == HOLDS  # fmt: skip
-  assert list(found.values()).count(FAILS) == 2
-  best = outcomes(CLAIMS['total_variation_is_not_best'](rows))
-  assert set(best.values()) == {HOLDS}
-  assert len(best) == 3
-
-
 def test_policies_against_constant_lengths():
   speeds = {'draft-128': 1.5, 'draft-128 long': 1.0, 'draft-128 expected': 1.4}
   rows = [
