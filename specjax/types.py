@@ -64,6 +64,14 @@ class Recurrence(NamedTuple):
   last: jax.Array  # [B, W - 1, channels] that a convolution of W tokens saw
 
 
+class KVState(NamedTuple):
+  """A layer that has attention and a state side by side (Falcon-H1)."""
+
+  k: jax.Array  # [B, G, D, S]
+  v: jax.Array  # [B, G, S, D]
+  state: Any  # a `Recurrence`, and `RecurrentRows` in flight
+
+
 class RecurrentRows(NamedTuple):
   """A block of N rows in flight behind a `Recurrence`."""
 
@@ -77,7 +85,7 @@ class RecurrentRows(NamedTuple):
 
 # An entry may be a `Recurrence` too, and `RecurrentRows` in flight. Of a model
 # that owns its cache a `models.cache.OwnCache` is in this place.
-Cache = tuple[KV | CrossKV, ...]
+Cache = tuple[KV | CrossKV | KVState, ...]
 
 
 class Source(NamedTuple):

@@ -31,7 +31,7 @@ from specjax.models import layouts, sharding, transformer, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
-from specjax.types import Recurrence, Source, Target
+from specjax.types import Source, Target
 
 _LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
 _MOST_DEVICES = 64  # of a mesh that is proposed
@@ -530,7 +530,7 @@ def choose_split(plan: Plan, described: Mapping[str, Description]) -> Plan:
 
 def slots_seen(config: TransformerConfig, layer: int, used: int) -> int:
   """Slots of a cache that one query of a layer sees behind so many tokens."""
-  if config.has_state(layer):
+  if not config.attends(layer):
     return 0
   window = config.reach(layer)
   if window is None:
@@ -597,4 +597,4 @@ def bytes_per_token(
   # A state is read as a whole, however long the text is.
   dtype = transformer.dtype_of(params)
   state = jax.eval_shape(lambda: caches.empty(config, 1, 1, dtype))
-  return weights, read + _size([x for x in state if isinstance(x, Recurrence)])
+  return weights, read + _size(caches.states(state))

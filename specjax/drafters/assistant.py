@@ -160,7 +160,7 @@ class Head:
     """The layer of the target that each layer attends to."""
     c, t = self.module.config, self.target.config
     makes = [
-      i for i in range(t.num_layers) if t.source(i) == i and not t.has_state(i)
+      i for i in range(t.num_layers) if t.source(i) == i and t.attends(i)
     ]
 
     def alike(layer: int) -> int:

@@ -13,7 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from specjax.models import recurrent
-from specjax.types import KV, Cache, CrossKV, Recurrence, RecurrentRows
+from specjax.types import (
+  KV,
+  Cache,
+  CrossKV,
+  KVState,
+  Recurrence,
+  RecurrentRows,
+)
 
 
 def round_slots(slots: int, fine: int = 512) -> int:
@@ -45,10 +52,11 @@ def block_of(slots: int) -> int:
 def heads(config, layer: int) -> tuple[int, int, int]:
   """Returns the heads in the cache of a layer, and entries of key and value.
 
-  There is no head where the keys and values of another layer are read.
+  There is no head where the keys and values of another layer are read, or none.
   """
   c = config.at(layer)
-  count = c.num_kv_heads * (c.source(layer) == layer)
+  own = c.attends(layer) and c.source(layer) == layer
+  count = c.num_kv_heads * own
   if c.latent is not None:
     return count, c.latent.turned, c.latent.rank
   return count, c.head_dim, c.head_dim
@@ -58,13 +66,17 @@ def empty(config, batch: int, slots: int, dtype) -> Cache:
   """A cache of zeros for a `TransformerConfig`."""
 
   def one(layer):
+    state = None
     if config.has_state(layer):
-      return recurrent.empty(config.recurrent, batch, dtype)
+      state = recurrent.empty(config.recurrent, batch, dtype)
+      if not config.state_beside:
+        return state
     count, key, value = heads(config, layer)
-    return KV(
+    kv = KV(
       jnp.zeros((batch, count, key, slots), dtype),
       jnp.zeros((batch, count, slots, value), dtype),
     )
+    return kv if state is None else KVState(*kv, state)
 
   return tuple(map(one, range(config.num_layers)))
 
@@ -148,7 +160,10 @@ def _each(
 
   def one(old, new):
     if not isinstance(old, Recurrence):
-      return old._replace(k=put(old.k, new.k, 3), v=put(old.v, new.v, 2))
+      moved = old._replace(k=put(old.k, new.k, 3), v=put(old.v, new.v, 2))
+      if isinstance(old, KVState):
+        moved = moved._replace(state=one(old.state, new.state))
+      return moved
     if count is None:
       raise ValueError(
         'count: the rows that stay must be known where a layer has a state'
@@ -236,13 +251,14 @@ def remember(init, params, ctx, hidden, read: int | None):
   return jax.tree.map(grow, init(*few), whole)
 
 
-def has_state(tree: Any) -> bool:
-  """Returns True where the state of a layer is among caches."""
+def is_state(x: Any) -> bool:
+  """Returns True for the state of a layer."""
+  return isinstance(x, Recurrence)
 
-  def one(x):
-    return isinstance(x, Recurrence)
 
-  return any(map(one, jax.tree.leaves(tree, is_leaf=one)))
+def states(tree: Any) -> list[Recurrence]:
+  """Returns the states of layers that are among caches."""
+  return [*filter(is_state, jax.tree.leaves(tree, is_leaf=is_state))]
 
 
 def dtype_of(cache: Any) -> Any:
@@ -250,7 +266,7 @@ def dtype_of(cache: Any) -> Any:
   if isinstance(cache, OwnCache):
     return cache.dtype
   one = cache[0]
-  return one.last.dtype if isinstance(one, Recurrence) else one.k.dtype
+  return one.last.dtype if is_state(one) else one.k.dtype
 
 
 def open_block(cache: Any, config: Any, rows: int) -> Any:
@@ -265,12 +281,11 @@ def open_block(cache: Any, config: Any, rows: int) -> Any:
     return dataclasses.replace(cache, block=rows)
   batch = len(jax.tree.leaves(cache)[0])
   blocks = empty(config, batch, rows, dtype_of(cache))
-  return tuple(
-    recurrent.open_rows(one, config.recurrent, rows)
-    if isinstance(one, Recurrence)
-    else one
-    for one in blocks
-  )
+
+  def one(x):
+    return recurrent.open_rows(x, config.recurrent, rows) if is_state(x) else x
+
+  return jax.tree.map(one, blocks, is_leaf=is_state)
 
 
 def begin_block(cache: Any, block: Any) -> Any:

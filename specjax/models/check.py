@@ -17,7 +17,7 @@ from specjax.models import cache as caches
 from specjax.models import own, prefill, transformer
 from specjax.models.cache import OwnCache
 from specjax.models.transformer import Model
-from specjax.types import KV, RecurrentRows, Weights
+from specjax.types import KV, KVState, RecurrentRows, Weights
 
 # A root, two children of it, and a child of the first.
 _PARENTS = np.array([0, 0, 1])
@@ -127,7 +127,9 @@ def _spoiled(cache: Any, used: jax.Array) -> Any:
   if isinstance(cache, OwnCache):
     return cache.change(spoil)
   return tuple(
-    KV(spoil(kv.k, 3), spoil(kv.v, 2)) if isinstance(kv, KV) else kv
+    kv
+    if caches.is_state(kv)
+    else kv._replace(k=spoil(kv.k, 3), v=spoil(kv.v, 2))
     for kv in cache
   )
 
@@ -170,7 +172,7 @@ def _check_shapes(it: _Checked) -> None:
     for i, kv in enumerate(flight):
       if isinstance(kv, RecurrentRows):
         continue
-      if not isinstance(kv, KV):
+      if not isinstance(kv, KV | KVState):
         raise ValueError(
           f'model: flight[{i}] must be a specjax.KV, got {type(kv).__name__}'
         )

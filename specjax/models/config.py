@@ -396,6 +396,7 @@ class TransformerConfig:
     encoder: of an encoder-decoder, or None.
     experts: a mixture of experts, or None.
     recurrent: layers that have a state in place of attention, or None.
+    state_beside: these layers attend, too, to the same stream (Falcon-H1).
     latent: attention to latents, or None. With it `num_kv_heads` is 1,
       `head_dim` counts all entries of a head's key, and `rotary_dim` those that
       are turned, which are its last ones.
@@ -404,6 +405,9 @@ class TransformerConfig:
     value_norm: values are normed, head by head and without a scale.
     layer_inputs: a second embedding of tokens, for each layer, or None.
     layer_scale: what a layer gives is multiplied by a number of its own.
+    attention_scales: factors of what attention reads and gives, or None.
+    mlp_scales: factors of the gate before its activation, and of what the MLP
+      gives, or None.
     attention_gate: what attention gives is multiplied by a sigmoid of as many
       entries, which come with the queries (Qwen3-Next).
     kept: tokens that have a logit of their own, see `reduced_vocab_head`;
@@ -459,12 +463,15 @@ class TransformerConfig:
   encoder: Encoder | None = None
   experts: Experts | None = None
   recurrent: GatedDelta | Mamba2 | ShortConv | None = None
+  state_beside: bool = False
   latent: Latent | None = None
   wide: Wide | None = None
   sharing: Sharing | None = None
   value_norm: bool = False
   layer_inputs: LayerInputs | None = None
   layer_scale: bool = False
+  attention_scales: tuple[float, float] | None = None
+  mlp_scales: tuple[float, float] | None = None
   attention_gate: bool = False
   qkv_bias: bool = False
   out_bias: bool = False
@@ -549,12 +556,17 @@ class TransformerConfig:
     return self.windows[layer] if self.windows else None
 
   def has_state(self, layer: int) -> bool:
-    """Returns true if a layer has a state in place of attention."""
+    """Returns true if a layer has a state."""
     return self.recurrent is not None and layer in self.recurrent.layers
+
+  def attends(self, layer: int) -> bool:
+    """Returns true if a layer has attention."""
+    alone = self.has_state(layer) and not self.state_beside
+    return not alone and layer not in self.without_attention
 
   def reach(self, layer: int) -> int | None:
     """Tokens that a query of a layer reaches; None if no text is longer."""
-    if self.has_state(layer):
+    if not self.attends(layer):
       return None
     window = self.window(layer)
     if self.narrowed is not None:
@@ -564,8 +576,8 @@ class TransformerConfig:
 
   def sinks(self, layer: int) -> int:
     """First tokens that a query of a layer sees beside those of `reach`."""
-    alone = self.has_state(layer) or self.window(layer) is not None
-    if self.narrowed is None or alone:
+    windowed = self.window(layer) is not None
+    if self.narrowed is None or windowed or not self.attends(layer):
       return 0
     return self.narrowed.sinks
 

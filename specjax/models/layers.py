@@ -18,7 +18,7 @@ from specjax.models.recurrent import (
   Mamba2Layer,
   ShortConvLayer,
 )
-from specjax.types import KV
+from specjax.types import KV, KVState
 
 
 class Norm(nn.Module):
@@ -83,6 +83,10 @@ def scale_queries(config: TransformerConfig, q):
   return q if scale == 1 else q * scale
 
 
+def _scaled(factor, y):
+  return y if factor is None else y * factor
+
+
 class Layer(nn.Module):
   """Attention and MLP, each behind a norm, on a residual stream."""
 
@@ -125,20 +129,23 @@ class Layer(nn.Module):
       if self.index not in c.without_attention:
         if reads is None:
           reads = shared if c.one_norm else self._normed('norm1', x)
-        if c.has_state(self.index):
-          y, new = self._remember(reads, cache, mask, flight, at)
+        where = mask, flight, at
+        if c.has_state(self.index) and not c.state_beside:
+          y, new = self._remember(reads, cache, *where)
         else:
           y, new = self._attention(
-            reads, positions, cache, length, mask, flight, at, bias
+            reads, positions, cache, length, *where, bias
           )
+          if c.has_state(self.index):
+            y, new = self._beside(y, new, reads, cache, *where)
         if c.post_norms:
           y = Norm(c, name='post1')(y)
-        y = self._scaled(y)
+        y = _scaled(c.residual_scale, y)
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
       if c.parallel and maps:
         normed = shared if c.one_norm else self._normed('norm2', x)
-        return x + y + self._scaled(self._mlp(normed)), new
+        return x + y + _scaled(c.residual_scale, self._mlp(normed)), new
       x += y
       if c.encoder is not None:
         x += self._read_source(Norm(c, name='norm_source')(x), cache)
@@ -148,7 +155,7 @@ class Layer(nn.Module):
           y = Norm(c, name='post_dense')(y) + self._experts_beside(x)
         if c.post_norms:
           y = Norm(c, name='post2')(y)
-        x += self._scaled(y)
+        x += _scaled(c.residual_scale, y)
       if inputs is not None:
         x += self._read_inputs(x, inputs)
       if c.layer_scale:
@@ -160,10 +167,6 @@ class Layer(nn.Module):
   def _normed(self, name, x):
     """The stream as attention or the MLP reads it."""
     return Norm(self.config, name=name)(x) if self.config.pre_norms else x
-
-  def _scaled(self, y):
-    scale = self.config.residual_scale
-    return y if scale is None else y * scale
 
   def _remember(self, x, cache, mask, flight, at):
     """Returns the output [B, T, E] of a layer with a state, and its block."""
@@ -179,6 +182,12 @@ class Layer(nn.Module):
       kind = Mamba2Layer if isinstance(c.recurrent, Mamba2) else GatedDeltaLayer
       mixer = kind(c.recurrent, c.width, c.norm_eps, **common)
     return mixer(x, cache, mask, flight, at)
+
+  def _beside(self, y, kv, x, cache, mask, flight, at):
+    """Adds what a state gives to what attention gave; see `_remember`."""
+    before, rows = (old and old.state for old in (cache, flight))
+    more, rows = self._remember(x, before, mask, rows, at)
+    return y + more, KVState(kv.k, kv.v, rows)
 
   def _heads(self, x, positions):
     """Returns scaled queries, keys and values as a block, and their gate."""
@@ -245,6 +254,8 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     up = gate = None
+    first, last = c.attention_scales or (None, None)
+    x = _scaled(first, x)
     if c.latent is None:
       q, new, gate = self._heads(x, positions)
     else:
@@ -282,7 +293,8 @@ class Layer(nn.Module):
     if up is not None:  # Latents that were read, as values of each head.
       y = jnp.einsum('bthr,hvr->bthv', y[:, :, 0], up)
     y = y.reshape(b, t, -1).astype(x.dtype)
-    return self._out('out', y.shape[-1], ('heads', 'width'), c.out_bias)(y), new
+    out = self._out('out', y.shape[-1], ('heads', 'width'), c.out_bias)
+    return _scaled(last, out(y)), new
 
   def _norm_heads(self, q, k):
     """Norms queries [B, T, G, H/G, D] and keys [B, T, G, 1, D]."""
@@ -398,8 +410,11 @@ class Layer(nn.Module):
       c.device.rows,
       name=f'{prefix}up',
     )(x)
-    y = c.activation(y[..., 0, :]) * (y[..., 1, :] if c.gated else 1)
-    return self._out(f'{prefix}down', width, ('mlp', 'width'), c.mlp_bias)(y)
+    first, last = c.mlp_scales or (None, None)
+    gate = c.activation(_scaled(first, y[..., 0, :]))
+    y = gate * y[..., 1, :] if c.gated else gate
+    out = self._out(f'{prefix}down', width, ('mlp', 'width'), c.mlp_bias)
+    return _scaled(last, out(y))
 
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""

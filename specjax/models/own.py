@@ -76,6 +76,10 @@ class Sizes:
     """Returns false: a layer of the loop's cache has keys and values."""
     return False
 
+  def attends(self, layer: int) -> bool:
+    """Returns true, for the same reason."""
+    return True
+
   def __post_init__(self):
     for field in dataclasses.fields(self):
       check_number(field.name, getattr(self, field.name), 1)

@@ -24,7 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from specjax.models import devices
-from specjax.types import KV, CrossKV, SpecState
+from specjax.types import KV, CrossKV, KVState, SpecState
 
 if TYPE_CHECKING:
   from specjax.models.transformer import Model
@@ -128,10 +128,12 @@ class Placement:
       if isinstance(x, CrossKV):
         own = one(KV(x.k, x.v))
         return CrossKV(*own, one(x.source), one(x.source_length))
+      if isinstance(x, KVState):
+        return KVState(*one(KV(x.k, x.v)), jax.tree.map(one, x.state))
       return self.place(('batch', *[None] * x.ndim)[: x.ndim], x.shape)
 
     return jax.tree.map(
-      one, tree, is_leaf=lambda x: isinstance(x, KV | CrossKV)
+      one, tree, is_leaf=lambda x: isinstance(x, KV | CrossKV | KVState)
     )
 
   def of_state(self, state: SpecState) -> SpecState:

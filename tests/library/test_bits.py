@@ -238,7 +238,7 @@ def test_another_order_of_several_rows_is_seen(operation, monkeypatch):
     ({'vocab_size': 63}, 'float32', 'unembedding'),
     ({'head_dim': 4}, 'float32', 'heads of 4'),
     ({'head_dim': 272}, 'float32', 'heads of 272'),
-    (models.CHOICES['normed behind'], 'float32', 'sinks'),
+    ({'sink_logits': True}, 'float32', 'sinks'),
     (models.CHOICES['a state'], 'float32', 'state'),
   ],
 )

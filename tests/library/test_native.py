@@ -182,7 +182,7 @@ def test_models_of_other_families_have_the_same_logits(name):
   attends = text.count('custom_call_target="specjax_attend"')
   # It knows no sinks and no latents, and a state attends to nothing.
   config = model.config
-  attention = sum(not config.has_state(i) for i in range(config.num_layers))
+  attention = sum(map(config.attends, range(config.num_layers)))
   other = config.sink_logits or config.latent is not None
   leaves = jax.tree.leaves(made[1], is_leaf=linear.is_native)
   blocks = sum(map(linear.is_native, leaves))

@@ -18,15 +18,22 @@ from specjax.models.check import check_model
 from specjax.models.config import GatedDelta, Mamba2, ShortConv
 from specjax.requests import pool, request_sampling
 from specjax.stats import fit_tests
-from specjax.types import Params, Recurrence, Spec
+from specjax.types import Params, Spec
 from tests.support import models
 
 SIZES = {
   'delta': GatedDelta((0, 2), 2, 4, 4, 6, kernel=4),
   'mamba': Mamba2((0, 2), 2, 4, 4, 6, kernel=4),
 }
+# One in the place of attention, the other beside it.
 MODELS = {
-  kind: models.tiny(models.VOCAB, 3, recurrent=sizes, attention_gate=True)
+  kind: models.tiny(
+    models.VOCAB,
+    3,
+    recurrent=sizes,
+    attention_gate=True,
+    state_beside=kind == 'mamba',
+  )
   for kind, sizes in SIZES.items()
 }
 MODEL = MODELS['delta']
@@ -84,11 +91,11 @@ def test_the_state_is_that_of_reading_the_text(kind, way, float64):
   again, _ = prefill.prefill(
     model, weights(model), state.tokens, state.length, cache
   )
-  for i in SIZES[kind].layers:
-    assert isinstance(state.cache[i], Recurrence)
-    for kept, read in zip(state.cache[i], again[i], strict=True):
-      assert np.abs(read).max() > 0.1
-      np.testing.assert_allclose(kept, read, rtol=0, atol=1e-10)
+  found, wanted = caches.states(state.cache), caches.states(again)
+  assert len(found) == len(SIZES[kind].layers)
+  for kept, read in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+    assert np.abs(read).max() > 0.1
+    np.testing.assert_allclose(kept, read, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +122,12 @@ def one_less(cache, flight, path, start, count):
 def shifted(cache, flight, path, start, count):
   """The convolution sees the token before."""
   new = caches.commit(cache, flight, path, start, count)
-  return tuple(
-    x._replace(last=jnp.roll(x.last, 1, 1)) if isinstance(x, Recurrence) else x
-    for x in new
+  return jax.tree.map(
+    lambda x: (
+      x._replace(last=jnp.roll(x.last, 1, 1)) if caches.is_state(x) else x
+    ),
+    new,
+    is_leaf=caches.is_state,
   )
 
 
@@ -126,9 +136,11 @@ def uncle(cache, flight, path, start, count):
   rows = jnp.broadcast_to(jnp.arange(path.shape[1]), path.shape)
   new = caches.commit(cache, flight, rows, start, count)
   right = caches.commit(cache, flight, path, start, count)
-  return tuple(
-    x if isinstance(x, Recurrence) else y
-    for x, y in zip(new, right, strict=True)
+  return jax.tree.map(
+    lambda x, y: x if caches.is_state(x) else y,
+    new,
+    right,
+    is_leaf=caches.is_state,
   )
 
 

@@ -44,6 +44,7 @@ from specjax.models.config import (
   Experts,
   GatedDelta,
   Latent,
+  Mamba2,
   Narrowed,
   Sharing,
   ShortConv,
@@ -70,6 +71,13 @@ CHOICES = {
     qk_norm_whole=True,
     residual_scale=0.6,
     sink_logits=True,
+    recurrent=Mamba2(
+      (0, 1), 2, 4, 4, 6, kernel=3, bias=True, out_bias=True, norm=False,
+      scales=(1.4, 0.9, 1.1, 0.7, 1.3, 0.6, 0.8),
+    ),
+    state_beside=True,
+    attention_scales=(1.3, 0.7),
+    mlp_scales=(1.2, 0.6),
   ),
   'one norm': dict(
     layer_norm=True,

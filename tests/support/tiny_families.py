@@ -426,6 +426,21 @@ OPTIONS |= {
     attention_multiplier=0.3,
   ),
   'bamba': _DECAYING | dict(attn_layer_indices=[1], head_dim=8),
+  'falcon_h1': _DECAYING
+  | dict(
+    num_hidden_layers=2,
+    mamba_d_ssm=40,
+    mamba_rms_norm=True,
+    embedding_multiplier=3.0,
+    lm_head_multiplier=0.8,
+    key_multiplier=0.4,
+    attention_in_multiplier=1.3,
+    attention_out_multiplier=0.7,
+    mlp_multipliers=[1.2, 0.6],
+    ssm_in_multiplier=1.4,
+    ssm_multipliers=[0.9, 1.1, 0.7, 1.3, 0.6],
+    ssm_out_multiplier=0.8,
+  ),
 }
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
@@ -593,6 +608,16 @@ SWITCHES = {
   'bamba': [
     _TIED | {'mamba_proj_bias': True},
     {'attention_bias': True, 'mlp_bias': True},
+  ],
+  'falcon_h1': [
+    _TIED | {'mamba_d_ssm': None},
+    {'mamba_rms_norm': False, 'projectors_bias': True},
+    {'mamba_norm_before_gate': False, 'key_multiplier': 1.0},
+    {'mamba_proj_bias': True, 'attention_bias': True, 'mlp_bias': True},
+    {'ssm_multipliers': None, 'ssm_in_multiplier': 1.0}
+    | {'ssm_out_multiplier': 1.0, 'mamba_conv_bias': False},
+    {'attention_in_multiplier': 1.0, 'attention_out_multiplier': 1.0}
+    | {'mlp_multipliers': None},
   ],
   'glm4_moe': [
     {'use_qk_norm': False},

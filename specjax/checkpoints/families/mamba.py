@@ -1,12 +1,13 @@
 """Families whose layers have a state that only decays (Mamba-2).
 
-In Granite 4 and in Bamba a layer has either a state or attention.
+In Granite 4 and in Bamba a layer has either a state or attention, in Falcon-H1
+both side by side.
 """
 
 import math
 
 from specjax.checkpoints.families import rope, values
-from specjax.checkpoints.families.dense import GRANITE_ROWS
+from specjax.checkpoints.families.dense import GRANITE_ROWS, multiplier_row
 from specjax.checkpoints.families.hybrid import state_sources
 from specjax.checkpoints.families.llama import (
   BIAS,
@@ -17,7 +18,6 @@ from specjax.checkpoints.families.llama import (
   usual_rows,
 )
 from specjax.checkpoints.families.table import (
-  HEADS,
   KEEP,
   LINEAR,
   WAYS,
@@ -55,31 +55,35 @@ def _entries(value):
   return 0 if value == 'auto' else values.size(value)
 
 
-def _read_mamba(rest, known, layers):
-  """Takes the sizes of layers with a state out of the attributes."""
+def _read_mamba(rest, known, layers, entries=None, **more):
+  """Takes the sizes of layers with a state out of the attributes.
+
+  Args:
+    rest: attributes that are left.
+    known: fields of the rows before.
+    layers: which have a state.
+    entries: of all values; None: so many times the width as is said.
+    **more: other fields.
+  """
   take(rest, _LIMIT, _endless, None)
   sizes = {
     field: take(rest, name, decode, usual)
     for field, (name, decode, usual) in _NAMES.items()
   }
-  entries = take(rest, 'mamba_expand', values.size, 2) * known['width']
+  expand = take(rest, 'mamba_expand', values.size, 2)
+  entries = entries or expand * known['width']
   heads = sizes['value_heads']
   width = take(rest, 'mamba_d_head', _entries, 0) or entries // heads
   if not layers:
     return {'recurrent': None}
   if heads * width != entries:
     raise ValueError(
-      f'mamba_n_heads = {heads} and mamba_d_head = {width} must make '
-      f'mamba_expand * hidden_size = {entries} entries'
+      f'mamba_n_heads = {heads} and mamba_d_head = {width} must make all '
+      f'{entries} entries of a value'
     )
   try:
-    made = Mamba2(
-      layers,
-      value_dim=width,
-      out_bias=sizes['bias'],
-      activation=known['activation'],
-      **sizes,
-    )
+    sizes |= {'out_bias': sizes['bias'], 'activation': known['activation']}
+    made = Mamba2(layers, value_dim=width, **sizes | more)
   except ValueError as error:
     raise ValueError(f'mamba_n_heads, mamba_n_groups: {error}') from None
   return {'recurrent': made}
@@ -192,7 +196,7 @@ GRANITE_HYBRID = like(
     'layer{}/experts/router': Tensors(
       LINEAR, (_EXPERTS + 'router.layer.weight',)
     ),
-    'layer{}/experts/up': Tensors(HEADS, (_EXPERTS + 'input_linear.weight',)),
+    'layer{}/experts/up': Tensors(WAYS, (_EXPERTS + 'input_linear.weight',)),
     'layer{}/experts/down': Tensors(
       LINEAR, (_EXPERTS + 'output_linear.weight',)
     ),
@@ -239,4 +243,108 @@ BAMBA = like(
   ),
   harmless=frozenset(_UNREAD.split()),
   sources=_BLOCKS,
+)
+
+# Factors of a layer, by the fields that hold them in this order.
+_OF_STATES = 'ssm_in_multiplier', 'ssm_multipliers', 'ssm_out_multiplier'
+_OF_ATTENTION = 'attention_in_multiplier', 'attention_out_multiplier'
+_OF_KEYS, _OF_MLP = 'key_multiplier', 'mlp_multipliers'
+
+
+def _factors(count):
+  def decode(value):
+    if not isinstance(value, list) or len(value) != count:
+      raise ValueError(f'{count} positive numbers')
+    return values.numbers(value)
+
+  return decode
+
+
+def _unless_ones(factors):
+  """Returns factors, or None where they change nothing."""
+  return None if set(factors) == {1} else tuple(factors)
+
+
+def _read_beside(rest, known):
+  first, last = (take(rest, _OF_STATES[i], values.number, 1.0) for i in (0, 2))
+  inner = take(rest, _OF_STATES[1], _factors(5), (1.0,) * 5)
+  options = {
+    'out_bias': take(rest, 'projectors_bias', values.flag, False),
+    'norm': take(rest, 'mamba_rms_norm', values.flag, False),
+    'gate_first': not take(rest, 'mamba_norm_before_gate', values.flag, True),
+    'scales': _unless_ones((first, *inner, last)) or (),
+  }
+  entries = take(rest, 'mamba_d_ssm', values.size, 1024, null=None)
+  layers = tuple(range(known['num_layers']))
+  return _read_mamba(rest, known, layers, entries, **options)
+
+
+def _write_beside(config):
+  written = _write_mamba(config)
+  made = config.recurrent
+  if made is None or len(made.layers) < config.num_layers:
+    raise ValueError(f'recurrent = {made}')
+  first, *inner, last = made.scales or (1.0,) * 7
+  del written['mamba_expand']
+  return written | {
+    **dict(zip(_OF_STATES, (first, inner, last), strict=True)),
+    'mamba_d_ssm': made.values,
+    'mamba_norm_before_gate': not made.gate_first,
+    'mamba_rms_norm': made.norm,
+    'projectors_bias': made.out_bias,
+  }
+
+
+def _read_factors(rest, known):
+  attention = (take(rest, x, values.number, 1.0) for x in _OF_ATTENTION)
+  keys = take(rest, _OF_KEYS, values.number, 1.0)
+  mlp = take(rest, _OF_MLP, _factors(2), (1.0, 1.0))
+  # Scores grow with keys, before they are turned or after that.
+  scale = None if keys == 1 else keys * known['head_dim'] ** -0.5
+  return {
+    'attention_scales': _unless_ones([*attention]),
+    'mlp_scales': _unless_ones(mlp),
+    'query_scale': scale,
+  }
+
+
+def _write_factors(config):
+  scale, root = config.query_scale, config.head_dim**-0.5
+  keys = 1.0 if scale is None else scale / root
+  # The neighbour that is read back as the same.
+  near = keys, *(math.nextafter(keys, keys * x) for x in (0, 2))
+  keys = next((x for x in near if x * root == scale), keys)
+  return {
+    **dict(
+      zip(_OF_ATTENTION, config.attention_scales or (1.0, 1.0), strict=True)
+    ),
+    _OF_KEYS: keys,
+    _OF_MLP: [*(config.mlp_scales or (1.0, 1.0))],
+  }
+
+
+# Of first files besides: how weights begin, and the width of the MLP.
+_UNREAD_BESIDE = """
+  mlp_expansion_factor time_step_floor time_step_max time_step_min
+  time_step_rank
+"""
+
+FALCON_H1 = like(
+  BAMBA,
+  'falcon_h1',
+  'FalconH1ForCausalLM',
+  rows=usual_rows(
+    8192,
+    BIAS,
+    MLP_BIAS,
+    multiplier_row('embedding_multiplier', 'embedding_scale'),
+    multiplier_row('lm_head_multiplier', 'head_scale'),
+    Row(_read_factors, _write_factors),
+    Row(_read_beside, _write_beside),
+    epsilon=1e-5,
+    kv_heads=8,
+  ),
+  fixed={'state_beside': True},
+  only={'attn_layer_indices': None, 'mamba_use_mlp': True},
+  harmless=frozenset((_UNREAD + _UNREAD_BESIDE).split()),
 )

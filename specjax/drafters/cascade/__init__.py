@@ -108,7 +108,7 @@ def make(
         model, own.target, ctx.tokens, ctx.length, cache
       )
     state = inner.init(own, ctx._replace(cache=cache), features)
-    if caches.has_state(state) or caches.has_state(cache):
+    if caches.states((state, cache)):
       raise ValueError(_STATES)
     none = (jnp.zeros(batch, jnp.int32),) * (1 + len(_passes(state)))
     return Memory(cache, state, ctx.length - 1, ctx.length + 0, none, none)
