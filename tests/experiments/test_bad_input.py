@@ -60,27 +60,17 @@ def get_config():
   'bug.py': 'def get_config():\n  return {}[1]\n',
 }
 _TEXTS = {
-  'empty.jsonl': b'',
-  'cut.jsonl': b'{"text": 1\n',
-  'number.jsonl': b'{"text": "a"}\n3\n',
   'half.jsonl': b'{"text": "ab \\ud800 c"}\n',
   'two.jsonl': b'{"a": "x", "b": "y"}\n',
-  'talk.jsonl': b'{"turns": ["a"]}\n{"turns": []}\n',
   'talks.jsonl': b'{"turns": ["a", "b"], "category": "code"}\n',
-  'masked.jsonl': b'{"question_id": 7, "turns": ["FULL BENCHMARK DATA SHOULD BE'
-  b' FETCHED FROM THE SOURCE USING SPECDEC_BENCH"]}\n',
   'one.json': b'{"text": "a"}',
-  'text.txt.gz': b'no gzip',
   'latin.txt': b'\xff\xfe abc\n',
   'short.txt': b'a\n',
 }
 _GOOD = json.dumps(row()) + '\n'
-_LACKING = json.dumps({k: v for k, v in row().items() if k != 'tau'}) + '\n'
 # config.json and rows.jsonl of folders of results.
 _RESULTS = {
   'cut': ('{}', f'{_GOOD}{{"a": 1\n{_GOOD}'),
-  'listed': ('{}', '[1]\n'),
-  'lacking': ('{}', _LACKING),
   'binary': ('{}', '\udcff\n'),
   'config': ('{"a"', _GOOD),
   'other': ('{"seed": 1}', _GOOD),

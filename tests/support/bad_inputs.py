@@ -52,8 +52,7 @@ _FIELDS = r"""run tiny.py:
   sampling.forbidden a 99999 (-1,)
   sampling.min_new_tokens -1 13
   prompts 3
-  prompts.path /nowhere {} {}/pipe /dev/zero {}/empty.jsonl {}/cut.jsonl
-  prompts.path {}/number.jsonl {}/half.jsonl {}/one.json
+  prompts.path /nowhere {} {}/pipe /dev/zero {}/half.jsonl
   prompts.domains prose (1,)
   prompts.field x
   prompts.form x
@@ -103,26 +102,10 @@ _FIELDS = r"""run tiny.py:
   sampling.regex=( => without its
   sampling.regex=a{40} => shortest text that sampling.regex allows has 41
   sampling.regex=a sampling.min_new_tokens=2 => sampling.forbidden and min
-  prompts.path={}/text.txt.gz prompts.domains=() => prompts.path
-  prompts.path={}/latin.txt prompts.domains=() => prompts.path
-  prompts.path={}/short.txt prompts.domains=() => prompts.length
-  prompts.path={}/two.jsonl => prompts.field
-  prompts.path={}/two.jsonl prompts.field=c => prompts.field
-  prompts.path={}/two.jsonl prompts.form={ => prompts.form
-  prompts.path={}/two.jsonl prompts.form=c => prompts.form
-  prompts.path={}/two.jsonl prompts.field=a => prompts.domains
-  prompts.path={}/two.jsonl prompts.dataset=x => prompts.path
-  prompts.path={}/two.jsonl prompts.chat=True => prompts.chat
-  prompts.path={}/two.jsonl prompts.turns=0 => prompts.turns
-  prompts.path={}/number.jsonl prompts.turns=0 => prompts.path
-  prompts.path={}/talk.jsonl prompts.turns=0 => prompts.turns
   prompts.path={}/two.jsonl prompts.turns=0 prompts.field=a => prompts.turns
   prompts.path={}/two.jsonl prompts.system=x => prompts.system
   prompts.path={}/two.jsonl prompts.template_kwargs={"a":1} => template_kwargs
-  prompts.path={}/masked.jsonl prompts.domains=() => prompts.path: line 1 (7)
-  prompts.path={}/talks.jsonl prompts.turns=0 prompts.chat=True => prompts.chat
   prompts.path={}/talks.jsonl prompts.turns=0 max_new_tokens=64 => max
-  prompts.path={}/a.parquet prompts.domains=() => prompts.path
   mesh.model=2 => mesh.data x mesh.model
   mesh.processes=2 => mesh.coordinator
   mesh.processes=2 mesh.coordinator=a:99999 => mesh.coordinator
@@ -310,16 +293,11 @@ tables a b => unrecognized arguments: b
 tables results --format=xml => 'xml'
 tables --config={}/tiny.py => gives Experiment
 tables {}/cut => rows.jsonl: line 2
-tables {}/listed => rows.jsonl: line 1
 tables {}/binary => rows.jsonl is no text
 report => folder
 report {} => folder
 report {}/cut/rows => line 2
-report {}/config/rows => config.json
-report {}/lacking/rows => row 1
 compare {}/a => folder
-compare {}/a {}/b => no config.json
-compare {}/a {}/a => given twice
 export {}/a {}/b --target {}/target --tokens 0 => --tokens
 loading_memory --megabytes 0 => --megabytes
 loading_memory --dtype int9 => --dtype
