@@ -38,10 +38,12 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from matplotlib.figure import Figure
 
 from specjax.bench import memory, results, study
 from specjax.bench.compiled.estimate import SIZES
+from specjax.bench.compiled.programs import deepened
 from specjax.cli import command
 from specjax.cli.fields import Between, Count, check_fields
 from specjax.errors import need
@@ -144,18 +146,23 @@ def held(
   config: TransformerConfig, placement: Placement
 ) -> tuple[int, int, int]:
   """Bytes on each device: all weights, those a pass reads, a token's cache."""
-  model = transformer.build(config)
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  places = transformer.shardings(config, placement)
-  parts = jax.tree.map(
-    lambda x, place: jax.ShapeDtypeStruct(place.shard_shape(x.shape), _DTYPE),
-    shapes,
-    places,
-  )
-  read, _ = memory.bytes_per_token(model, parts, _SLOTS)
-  cache = memory.of_cache(model, placement, 1, _SLOTS, 0, _DTYPE)
-  whole = memory.of_parameters(config, placement, _DTYPE)
-  return whole, read, cache // _SLOTS
+
+  def sizes(config: TransformerConfig) -> np.ndarray:
+    model = transformer.build(config)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    places = transformer.shardings(config, placement)
+    parts = jax.tree.map(
+      lambda x, place: jax.ShapeDtypeStruct(place.shard_shape(x.shape), _DTYPE),
+      shapes,
+      places,
+    )
+    read, _ = memory.bytes_per_token(model, parts, _SLOTS)
+    cache = memory.of_cache(model, placement, 1, _SLOTS, 0, _DTYPE)
+    whole = memory.of_parameters(config, placement, _DTYPE)
+    return np.array([whole, read, cache // _SLOTS])
+
+  whole, read, cache = map(int, deepened(config, sizes))
+  return whole, read, cache
 
 
 def exchange(

@@ -47,9 +47,14 @@ def way(policy) -> Decoding:
   return Decoding(spec, tables())
 
 
+@pytest.fixture(scope='module')
+def looks():
+  """Places of texts without and with chance."""
+  return [study.look(way(study.WHOLE), job(t)) for t in (0.0, 1.0)]
+
+
+# The first looks at all that there is to see, the others learn from verdicts.
 POLICIES = (
-  policies.confidence(0.5),
-  policies.entropy(0.5),
   policies.learned(1, 1, -0.5, 0.2, 0.6),
   policies.heuristic(2),
   policies.bandit(0.1, 0.1, 1, 3),
@@ -57,9 +62,9 @@ POLICIES = (
 
 
 @pytest.mark.parametrize('policy', POLICIES)
-def test_steps_along_recorded_drafts_are_those_of_the_loop(policy):
+def test_steps_along_recorded_drafts_are_those_of_the_loop(policy, looks):
   """To the token where nothing is drawn, and on average where it is."""
-  greedy, drawn = (study.look(way(study.WHOLE), job(t)) for t in (0.0, 1.0))
+  greedy, drawn = looks
   assert 0.1 < greedy.accepted.mean() < 0.95
   assert 0.1 < drawn.accepted.mean() < 0.95
   caps = jnp.array([DEPTH])
@@ -84,11 +89,11 @@ def test_steps_along_recorded_drafts_are_those_of_the_loop(policy):
     assert abs(one.value - other.value) < 4 * error
 
 
-def test_a_text_that_ends_keeps_its_last_place():
+def test_a_text_that_ends_keeps_its_last_place(looks):
   """It is not written again while other rows go on."""
   ends = way(study.WHOLE)
   ends = ends._replace(spec=dataclasses.replace(ends.spec, eos=(3,)))
-  found, whole = (study.look(w, job(1.0)) for w in (ends, way(study.WHOLE)))
+  found, whole = study.look(ends, job(1.0)), looks[1]
   assert len({*found.length.tolist()}) > 5
   for row, length in enumerate(found.length):
     for ours, theirs in zip(found[:3], whole[:3], strict=True):
@@ -156,7 +161,7 @@ def best_of(ahead, cost: float, depth: int) -> float:
 
 
 @pytest.mark.parametrize('cost', [0.02, 0.2, 0.6])
-def test_no_steps_are_better_than_the_oracle(cost):
+def test_no_steps_are_better_than_the_oracle(cost, looks):
   random = np.random.default_rng(1)
   text = places(random.random((1, 14)) < 0.8, 3)
   runs = [
@@ -167,7 +172,7 @@ def test_no_steps_are_better_than_the_oracle(cost):
   rate = study.rate_of(found, cost, 0.0)
   assert rate == pytest.approx(best_of(runs, cost, 3), abs=1e-12)
 
-  many = study.look(way(study.WHOLE), job(1.0))
+  many = looks[1]
   found = study.oracle(many, cost, 0.0)
   most = study.rate_of(found, cost, 0.0)
   made = study.families(DEPTH, cost, 0.0, (1.0, 1.0, -0.5, 0.2))

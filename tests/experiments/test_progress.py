@@ -113,9 +113,8 @@ def test_totals_of_a_run_stay_and_shares_never_fall(folder, tmp_path, terminal):
 
 
 def test_a_log_has_one_line_a_phase(folder, tmp_path, capsys):
-  x = tiny.experiment(
-    folder, results=str(tmp_path / 'a'), temperatures=(0.0,), timed=False
-  )
+  x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))
+  x.temperatures, x.timed = (0.0,), False
   Runner(plan(x)).run()
   text = capsys.readouterr().err
   lines = text.splitlines()

@@ -60,9 +60,8 @@ def test_an_exported_block_drafts_as_the_one_that_was_trained(folder, tmp_path):
   del sizes['width']
   trained = dflash.trainable(model, **sizes)
   fingerprint = functools.partial(checkpoints.fingerprint, folder / 'target')
-  params = dflash.Head(model, dflash.sizes_of(trained.config)).init(
-    jax.random.key(0)
-  )
+  head = dflash.Head(model, dflash.sizes_of(trained.config))
+  params = jax.jit(head.init)(jax.random.key(0))
   own = trained.config | {'target': fingerprint()}
   files.save(tmp_path / 'own', own, params)
   target = str(folder / 'target')

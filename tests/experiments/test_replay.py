@@ -73,38 +73,37 @@ def test_calls_of_a_chosen_draft(float64):
   p = model(0)
   tiny = tiny_models.tables(3, prompt=(0, 1, 0, 0, 1))
   source = cases.of_chosen(tiny, ngram.make(2), stages=False)
+  begun = [n for text, n in NUMBERS.items() if len(text) < LIMIT]
+  every = source(TEXTS, None, np.array(begun)).draft
   for text, calls in expected(source, p, p).items():
-    starts = np.array([NUMBERS[text[:i]] for i in range(len(text))])
-    draft = source(TEXTS, None, starts).draft
+    starts = [begun.index(NUMBERS[text[:i]]) for i in range(len(text))]
+    drafts = every.tokens[starts], every.size[starts]
     one = np.ones(len(text))
-    seen = watched(text, one, one, draft.tokens, draft.size, False)
+    seen = watched(text, one, one, *drafts, False)
     assert seen.calls(2) == pytest.approx(calls, abs=1e-12)
 
 
-GAMMA = models.DEPTH
+GAMMA, NEW = models.DEPTH, 40
 LOOP = models.spec_of('lm')
 LOOK = dataclasses.replace(LOOP, drafter=lm.make(models.DRAFT, 1))
 
 
-def job(turn, new_tokens=40):
+def job(turn):
   rows = len(models.PROMPTS)
   return measure.Job(
     list(map(list, models.PROMPTS)),
     np.arange(rows) + turn * rows,
     sampling.make(rows, np.array(models.TEMPERATURES)),
-    new_tokens,
+    NEW,
     0,
-    generate.slots_for(LOOP, max(map(len, models.PROMPTS)) + new_tokens),
+    generate.slots_for(LOOP, max(map(len, models.PROMPTS)) + NEW),
   )
 
 
-@pytest.mark.parametrize('kinds', models.slow_unless([2], [2, 3]))
-def test_drafters_look_on_together_as_they_do_alone(kinds):
+@pytest.mark.slow
+def test_drafters_look_on_together_as_they_do_alone():
   """Drafts are drawn, copied, and made from features of the target."""
-  names, drawn = (
-    ('lm', 'ngram', 'eagle 1')[:kinds],
-    (True, False, False)[:kinds],
-  )
+  names, drawn = ('lm', 'ngram', 'eagle 1'), (True, False, False)
   ways = [
     measure.Decoding(models.spec_of(n), models.params_of(n)) for n in names
   ]
@@ -126,11 +125,12 @@ def test_drafters_look_on_together_as_they_do_alone(kinds):
         np.testing.assert_array_equal(column, same)
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_not_finite_is_refused():
   damaged = jax.tree.map(lambda x: x * np.nan, models.params_of('lm').drafter)
   params = models.params_of('lm')._replace(drafter=damaged)
   with pytest.raises(measure.NotFinite):
-    replay.watch([measure.Decoding(LOOK, params)], job(0, 2), [True])
+    replay.watch([measure.Decoding(LOOK, params)], job(0), [True])
 
 
 # The loop itself, by chance; what is above enumerates every text.

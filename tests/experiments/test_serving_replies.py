@@ -4,7 +4,6 @@ import json
 import types
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,8 +53,9 @@ def pieces_of(texts, draw):
     yield place, piece
 
 
-@pytest.mark.parametrize('chat', [False, True])
-@given(texts=TEXTS, prediction=st.booleans(), data=st.data())
+@given(
+  texts=TEXTS, chat=st.booleans(), prediction=st.booleans(), data=st.data()
+)
 def test_an_answer_is_its_pieces_and_counts_them_all(
   chat, texts, prediction, data
 ):
