@@ -47,7 +47,15 @@ SPECS = {
   ),
   'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
 }
-USUAL = {f'usual {name}': name for name in models.MEMORIES}
+# Memories of every kind, which are moved between rows and buffers.
+USUAL = {
+  f'usual {name}': name
+  for name in (
+    'recycling', 'lm, bandit', 'medusa, tree', 'eagle 3, tree', 'dflash',
+    'pard over states', 'another vocabulary', 'cascade over another vocabulary',
+    'cascade over a window',
+  )
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

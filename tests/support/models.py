@@ -25,14 +25,11 @@ from specjax.drafters import (
   early_exit,
   lm,
   medusa,
-  mtp,
   ngram,
   pard,
   plain,
   recycling,
   skip,
-  suffix,
-  windowed,
 )
 from specjax.drafters.dflash import module
 from specjax.drafters.eagle.module import Head, Sizes
@@ -378,10 +375,6 @@ SPARK_HEAD, DOMINO_HEAD, DFLASH2_HEAD = (
 EAGLE_3_HEAD = Head(TARGET, Sizes(3, EAGLE_3.taps, **SMALL, mlp_width=16))
 EAGLE_3_WALKER = eagle.walk(EAGLE_3_HEAD)
 NARROWED = Narrowed(window=6, sinks=2)
-WINDOWED = windowed.walk(TARGET, 6, 2)
-
-# A layer of the target, with weights of its own.
-MTP = mtp.head_of(TARGET)
 
 # It reads the target's cache; its layers are a narrower target's.
 ASSISTANT = assistant.Head(
@@ -392,34 +385,18 @@ ASSISTANT = assistant.Head(
   ),
 )
 
-# Heads in the layouts of others, whose logits are of some tokens or of all.
-PUBLISHED = {
-  1: Head(
-    TARGET,
-    Sizes(1, (1,), **SMALL, mlp_width=16, join_bias=True, norms=(),
-          projects=False, own_embedding=True),
+# A head in the layout of others, which drafts all places at once.
+AT_ONCE = Head(
+  TARGET,
+  Sizes(
+    3, (0, 1), **SMALL, mlp_width=16, join='pair', draft_vocab=6, layers=2,
+    norms=('token', 'feature', 'last', 'residual', 'taps', 'carried'),
+    mask_token=3,
   ),
-  3: Head(
-    TARGET,
-    Sizes(3, (0, 1), **SMALL, mlp_width=16, join='pair', draft_vocab=6,
-          norms=('token', 'feature', 'last', 'residual', 'taps', 'carried')),
-  ),
-}  # fmt: skip
+)  # fmt: skip
 
 
-AT_ONCE = dataclasses.replace(
-  PUBLISHED[3],
-  sizes=dataclasses.replace(PUBLISHED[3].sizes, mask_token=3, layers=2),
-)
-
-
-def published_weights(version: int):
-  return functools.cache(
-    lambda: head_weights(lambda key, target: PUBLISHED[version].init(key), 0.3)
-  )
-
-
-# Every drafter: a new one is added here and every promise is tested of it.
+# A drafter of each kind. A new one is added here: promises are tested of it.
 DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
   'lm': (lm.make(DRAFT, DEPTH), draft_weights),
@@ -433,55 +410,19 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     lambda: linear.quantize(draft_weights(), DRAFT.config.tied_embeddings),
   ),
   'ngram': (ngram.make(3), lambda: None),
-  'lookup tree': (
-    ngram.make(2, candidates=2, places=4, reference=True),
-    lambda: reference_text(VOCAB),
-  ),
-  'suffix': (suffix.make(3, factor=2.0), lambda: None),
-  'suffix, tree': (
-    suffix.make(2, factor=2.0, candidates=2, places=4),
-    lambda: None,
-  ),
   'recycling': (recycling.make(TARGET, 3, 3, 3), lambda: None),
   'recycling, tree': (recycling.make(TARGET, 3, 3, 7), lambda: None),
   'skip': (chain.make(skip.walk(TARGET, (1,), (0,)), DEPTH), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
-  'lm, two more or one less': (
-    lm.make(DRAFT, DEPTH, policies.heuristic(2)),
-    draft_weights,
-  ),
-  'lm, expected gain': (
-    lm.make(DRAFT, DEPTH, policies.expected()),
-    draft_weights,
-  ),
-  'lm, entropy': (
-    lm.make(DRAFT, DEPTH, policies.entropy(0.5)),
-    draft_weights,
-  ),
   'lm, bandit': (
     lm.make(DRAFT, DEPTH, policies.bandit(0.1, 0.1, 1, 2)),
     draft_weights,
   ),
-  'lm, dynamic tree': (
-    dynamic_tree.make(lm.walk(DRAFT), 3, 2, 6),
-    draft_weights,
-  ),
-  'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
-  'windowed': (chain.make(WINDOWED, DEPTH), lambda: None),
-  'windowed, tree': (
-    static_tree.make(WINDOWED, (0, 0, 0, 1, 1, 2, 5)),
-    lambda: None,
-  ),
-  'lm, windowed': (lm.make(variants.narrow(DRAFT, 6, 2), DEPTH), draft_weights),
   'medusa, tree': (
     static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),
   ),
   'dflash': (DFLASH.drafter(DEPTH), head_of(DFLASH, 0.3)),
-  'dflash, tree': (
-    static_tree.make(dflash.walk(DFLASH_HEAD, 4), (0, 0, 1, 1, 2, 3)),
-    head_of(DFLASH, 0.3),
-  ),
   'dspark': (
     chain.make(dflash.walk(SPARK_HEAD, 4), DEPTH, policies.confidence(0.5)),
     head_of(SPARK, 0.3),
@@ -510,14 +451,6 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     dynamic_tree.make(EAGLE_3_WALKER, 3, 3, 8),
     head_of(EAGLE_3, 0.3),
   ),
-  'eagle 1, published': (
-    chain.make(eagle.walk(PUBLISHED[1]), DEPTH),
-    published_weights(1),
-  ),
-  'eagle 3, published': (
-    chain.make(eagle.walk(PUBLISHED[3]), DEPTH),
-    published_weights(3),
-  ),
   'pard over states': (
     chain.make(pard.walk(STATES, 3, DEPTH), DEPTH),
     states_weights,
@@ -526,12 +459,6 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     dynamic_tree.make(eagle.at_once.walk(AT_ONCE, 3), 3, 3, 8),
     functools.cache(
       lambda: head_weights(lambda key, target: AT_ONCE.init(key), 0.3)
-    ),
-  ),
-  'next-token layer': (
-    chain.make(eagle.walk(MTP), DEPTH),
-    functools.cache(
-      lambda: head_weights(lambda key, target: MTP.init(key), 0.3)
     ),
   ),
   'assistant, tree': (
@@ -566,23 +493,6 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
 }
 
-# The loop sees the shape of a draft, its coins, and what is read of the target.
-# One drafter stands for all that are alike in these.
-SHAPES = (
-  'plain', 'lm', 'lm with a stop', 'tree', 'chains in eight bits', 'ngram',
-  'lookup tree', 'recycling', 'counts', 'windowed', 'eagle 1',
-  'eagle 3, dynamic tree', 'some tokens', 'another vocabulary, tree', 'cascade',
-)  # fmt: skip
-_IN_LOOPS = (
-  'plain', 'lm', 'lm with a stop', 'tree', 'ngram', 'counts',
-  'eagle 3, dynamic tree', 'cascade',
-)  # fmt: skip
-# Promises are tested of the drafts themselves. One drafter stands for others
-# that share a walker, a shape or a layout with it.
-_IN_PROMISES = (
-  'lm', 'tree', 'ngram', 'counts', 'cascade',
-)  # fmt: skip
-
 
 def slow_unless(fast, names):
   """Names to test, of which those that are not `fast` are slow."""
@@ -590,25 +500,6 @@ def slow_unless(fast, names):
     name if name in fast else pytest.param(name, marks=pytest.mark.slow)
     for name in names
   ]
-
-
-IN_LOOPS = slow_unless(_IN_LOOPS, SHAPES)
-# Memories are moved between rows and buffers. Those of these drafters have the
-# parts that those of another one have.
-_ALIKE = (
-  'plain', 'lm with a stop', 'lm, expected gain', 'lm, entropy',
-  'lm, dynamic tree', 'chains in eight bits', 'suffix, tree', 'recycling, tree',
-  'windowed, tree', 'lm, windowed', 'dflash, tree', 'dspark, dynamic tree',
-  'eagle 3, dynamic tree', 'eagle 3, windowed', 'another vocabulary, tree',
-  'assistant, tree', 'domino, tree', 'dflash2',
-  'eagle 1, published', 'eagle 3, published', 'next-token layer',
-  'some tokens',
-)  # fmt: skip
-MEMORIES = [name for name in DRAFTERS if name not in _ALIKE]
-
-
-def in_promises(names):
-  return slow_unless(_IN_PROMISES, names)
 
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
