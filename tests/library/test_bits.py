@@ -208,10 +208,7 @@ def other_turns(positions, frequency, amplitude=1.0):
 
 
 REORDERED = {
-  'queries, keys and values': (native, 'product', other_product(0)),
-  'the map behind attention': (native, 'product', other_product(1)),
   'the first map of the MLP': (native, 'product', other_product(2)),
-  'the last map of the MLP': (native, 'product', other_product(3)),
   'the head': (native, 'product', other_product(8)),
   'norms': (native, 'norm', backwards(native.norm)),
   'positions': (rotary, 'turns', other_turns),

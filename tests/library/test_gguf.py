@@ -88,11 +88,11 @@ def reference(name):
   attributes |= {'model_type': TYPES.get(name, name)}
   family, config = conversion.read_attributes(FAMILIES, attributes)
   model = transformer.build(config)
-  params = jax.jit(model.init)(jax.random.key(0))
   # Norms and biases that are not what they begin with.
-  keys = iter(jax.random.split(jax.random.key(1), 200))
+  draw = np.random.default_rng(0)
   params = jax.tree.map(
-    lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), params
+    lambda x: x + draw.normal(0, 0.1, x.shape).astype(x.dtype),
+    jax.device_get(jax.jit(model.init)(jax.random.key(0))),
   )
   return attributes, model, params, family
 
@@ -187,8 +187,8 @@ def made(tmp_path, name, kind='F32', **options):
 @pytest.mark.parametrize(
   ('name', 'kind'),
   [
-    *((name, kind) for name in ARCHITECTURES for kind in ('F32', 'Q4_1')),
-    *(('llama', kind) for kind in ('F16', 'BF16', 'Q8_0')),
+    *((name, 'Q4_1') for name in ARCHITECTURES),
+    *(('llama', kind) for kind in ('F32', 'F16', 'BF16', 'Q8_0')),
   ],
 )
 def test_a_file_is_the_checkpoint_that_it_was_made_from(name, kind, tmp_path):
@@ -350,9 +350,15 @@ def mixed(name):
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('blocks', [False, True])
-@pytest.mark.parametrize('kind', ['Q4_1', 'Q8_0', mixed])
-@pytest.mark.parametrize('name', ['llama', 'qwen2', 'phi3'])
+@pytest.mark.parametrize(
+  ('name', 'kind', 'blocks'),
+  [
+    ('llama', 'Q4_1', False),
+    ('llama', mixed, True),
+    ('qwen2', 'Q8_0', True),
+    ('phi3', mixed, False),
+  ],
+)
 def test_stored_bits_are_the_floats_that_they_stand_for(
   name, kind, blocks, tmp_path
 ):
@@ -378,13 +384,12 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('rounds', [False, True])
-def test_texts_of_stored_bits(rounds, tmp_path):
+def test_texts_of_stored_bits(tmp_path):
   """Plain and speculative, with a draft in its bits, too."""
   path, _ = made(tmp_path, 'llama', mixed)
   prompts = [list(range(3, 9)), [5], [40, 2, 17]]
   options = {'new_tokens': 24, 'temperature': 0.0}
-  target = specjax.load(path, rounds=rounds)
+  target = specjax.load(path)
   assert target.layout == 'native'
   shapes = checkpoints.describe(path).shapes('float32', target.form)
   assert jax.tree.structure(shapes) == jax.tree.structure(target.params)
@@ -400,8 +405,7 @@ def test_texts_of_stored_bits(rounds, tmp_path):
   assert drafted.tau > 1.2
   whole = specjax.load(path, weights='floats')
   floats = specjax.decode(whole, None, prompts, **options)
-  if not rounds:
-    assert plain.tokens == floats.tokens
+  assert plain.tokens == floats.tokens
 
 
 @pytest.mark.usefixtures('float64')
@@ -420,6 +424,8 @@ def test_floats_are_rounded_when_they_are_read(weights, bits, tmp_path):
   rounded = linear.quantize(params, True, bits)
   target = specjax.load(directory, weights=weights, layout='whole')
   jax.tree.map(np.testing.assert_array_equal, target.params, rounded)
+  if bits == 8:
+    return
   kernel = specjax.load(directory, weights=weights)
   np.testing.assert_allclose(
     transformer.score(kernel.model, kernel.params, np.arange(9)[None]),
@@ -615,13 +621,7 @@ def test_a_header_that_lies_is_refused_before_it_is_read(
   assert '\n' not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-  'seed',
-  [
-    pytest.param(i, marks=pytest.mark.slow if i >= 60 else ())
-    for i in range(100)
-  ],
-)
+@pytest.mark.parametrize('seed', range(60))
 def test_a_damaged_file_is_read_or_refused(seed, tmp_path):
   """Cut, flipped and overwritten bytes: one line, or a model."""
   original = _file()

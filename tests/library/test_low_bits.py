@@ -24,13 +24,16 @@ from tests.support import models
 few = hypothesis.settings(deadline=None, max_examples=60)
 EVEN = dict(vocab_size=64, num_heads=8, head_dim=8, width=64, mlp_width=64)
 INTEGERS = {8: (-128, 127), 6: (0, 63), 4: (0, 15)}
+multiply, to_native = jax.jit(linear.multiply), jax.jit(linear.to_native)
+widen, pack = jax.jit(low_bits.widen), jax.jit(low_bits.pack, static_argnums=1)
+quantize = jax.jit(linear.quantize, static_argnums=(1, 2, 3))
 
 
 @pytest.mark.parametrize('bits', INTEGERS)
 def test_words_hold_every_value(bits):
   low, high = INTEGERS[bits]
   values = np.arange(low, high + 1).repeat(3).reshape(-1, 3)
-  words = low_bits.pack(jnp.array(values), bits)
+  words = pack(jnp.array(values), bits)
   assert words.shape == (len(values) * bits // 32, 3)
   np.testing.assert_array_equal(low_bits.unpack(words, bits), values)
   rows = low_bits.pack_rows(values.astype(np.int8).view(np.uint8).T, bits)
@@ -39,12 +42,12 @@ def test_words_hold_every_value(bits):
 
 def test_the_places_of_values_in_a_word():
   """The kernel takes values from these places."""
-  (eight,) = low_bits.pack(jnp.array([1, 2, 3, -1]), 8)
+  (eight,) = pack(jnp.array([1, 2, 3, -1]), 8)
   assert np.uint32(eight) == 0xFF030201
-  (four,) = low_bits.pack(jnp.arange(8), 4)
+  (four,) = pack(jnp.arange(8), 4)
   assert np.uint32(four) == 0x73625140
   values = jnp.arange(16) + 16 * (jnp.arange(16) // 4)
-  low, other, high = low_bits.pack(values, 6)
+  low, other, high = pack(values, 6)
   assert np.uint32(low) == 0x73625140
   assert np.uint32(other) == 0xFBEAD9C8
   assert np.uint32(high) == 0xE4E4E4E4
@@ -89,7 +92,7 @@ def test_the_ends_of_a_group_are_kept():
   scale, offset = low_bits.factors_of(four)
   np.testing.assert_allclose(scale, [[7 / 15, 0]], rtol=1e-6)
   np.testing.assert_array_equal(offset, [[-4, 0]])
-  np.testing.assert_array_equal(low_bits.widen(four)[:, 1], 0)
+  np.testing.assert_array_equal(widen(four)[:, 1], 0)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def weight(
     factors(units, 'float16') if units else None for _ in range(2)
   )
   return low_bits.LowBits(
-    low_bits.pack(jnp.array(values), bits),
+    pack(jnp.array(values), bits),
     factors(n, dtype),
     factors(n, dtype) if with_offset else None,
     bits,
@@ -137,23 +140,22 @@ def weight(
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('with_offset', [False, True])
 @pytest.mark.parametrize(
-  ('bits', 'group', 'dtype', 'units'),
+  ('bits', 'group', 'dtype', 'units', 'with_offset'),
   [
-    (8, 4, 'float32', 0),
-    (8, 16, 'float16', 3),
-    (4, 8, 'float16', 0),
-    (4, 32, 'int8', 1),
-    (6, 16, 'int8', 3),
-    (6, 32, 'float32', 1),
+    (8, 4, 'float32', 0, False),
+    (8, 16, 'float16', 3, True),
+    (4, 8, 'float16', 0, True),
+    (4, 32, 'int8', 1, True),
+    (6, 16, 'int8', 3, False),
+    (6, 32, 'float32', 1, True),
   ],
 )
 def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
   whole = weight(96, 48, bits, group, with_offset, dtype, units)
-  blocked = linear.to_native({'w': whole})['w']
+  blocked = to_native({'w': whole})['w']
   assert blocked.blocked
-  np.testing.assert_array_equal(low_bits.widen(blocked), low_bits.widen(whole))
+  np.testing.assert_array_equal(widen(blocked), widen(whole))
 
   def factors(x, unit):
     x = np.float64(x).repeat(group, 0)
@@ -168,7 +170,7 @@ def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
   x[3, :group] = 0  # A group without a largest activation.
   x[4, :group] = [1e-37] + [0] * (group - 1)  # Its inverse would be infinite.
   size = np.abs(x).sum(1, keepdims=True, dtype=np.float64) * np.abs(w).max()
-  found = np.asarray(linear.multiply(jnp.array(x), blocked))
+  found = np.asarray(multiply(jnp.array(x), blocked))
   assert (np.abs(found - x @ w) <= 1e-6 * size).all()
   # In eight bits, by hand.
   parts = x.reshape(13, -1, group)
@@ -178,38 +180,39 @@ def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
   assert np.abs(rounded - parts).max() > 1e-3
   expected = rounded.reshape(13, -1) @ w
   for form in (blocked, whole):
-    found = linear.multiply(jnp.array(x), form.replace(rounds=True))
+    found = multiply(jnp.array(x), form.replace(rounds=True))
     assert (np.abs(found - expected) <= 1e-6 * size).all()
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('rounds', [False, True])
-@pytest.mark.parametrize('bits', INTEGERS)
+@pytest.mark.parametrize(
+  ('bits', 'rounds'), [(8, True), (6, False), (4, True), (4, False)]
+)
 def test_a_row_has_the_same_bits_beside_others(bits, rounds):
   """A product of verification equals that of decoding."""
   w = weight(512, 1024, bits, 32, True, 'int8', 2)
-  w = linear.to_native({'w': w})['w']
+  w = to_native({'w': w})['w']
   w = w.replace(rounds=rounds)
   x = jax.random.normal(jax.random.key(0), (300, 512))
   few = [1, 2, 3, 4, 5, 6, 7, 8, 13, 300]
-  together = {n: np.asarray(linear.multiply(x[:n], w)) for n in few}
-  alone = np.concatenate([linear.multiply(row[None], w) for row in x[:13]])
+  together = {n: np.asarray(multiply(x[:n], w)) for n in few}
+  alone = np.concatenate([multiply(row[None], w) for row in x[:13]])
   for n, found in together.items():
     np.testing.assert_array_equal(found[:13], alone[:n])
-  split = np.asarray(linear.multiply(x[137:], w))
+  split = np.asarray(multiply(x[137:], w))
   np.testing.assert_array_equal(together[300][137:], split)
 
 
 @pytest.mark.usefixtures('kernel')
 def test_batches_are_rows():
-  w = linear.to_native({'w': weight(64, 32, 4, 32, True)})['w']
+  w = to_native({'w': weight(64, 32, 4, 32, True)})['w']
   x = jax.random.normal(jax.random.key(0), (2, 3, 5, 64))
-  together = linear.multiply(x, w)
+  together = multiply(x, w)
   assert together.shape == (2, 3, 5, 32)
-  over = jax.vmap(lambda rows: linear.multiply(rows, w))
+  over = jax.vmap(lambda rows: multiply(rows, w))
   np.testing.assert_array_equal(jax.vmap(over)(x), together)
   many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), w)
-  found = jax.vmap(linear.multiply)(x, many)
+  found = jax.vmap(multiply)(x, many)
   np.testing.assert_array_equal(found, together)
 
 
@@ -263,8 +266,7 @@ def narrowed(params):
 
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
-  ('mixture', 'bits', 'rounds'),
-  [(False, 4, True), (False, 8, False), (True, 4, False), (True, 8, True)],
+  ('mixture', 'bits', 'rounds'), [(False, 4, True), (True, 8, False)]
 )
 def test_a_model_in_few_bits_is_that_of_the_rounded_weights(
   mixture, bits, rounds
@@ -275,14 +277,14 @@ def test_a_model_in_few_bits_is_that_of_the_rounded_weights(
     names = {'w', 'embedding', 'up', 'down'}
   model, params = even(**options)
   tied = model.config.tied_embeddings
-  small = linear.quantize(params, tied, bits, rounds)
+  small = quantize(params, tied, bits, rounds)
   assert narrowed(small) == names
   floats = logits_of(model, models.dequantize(small))
   found = logits_of(model, small)
   kernel, blocks = variants.to_native(model, params)
   for other in (
     variants.to_native(model, small),
-    (kernel, linear.quantize(blocks, tied, bits, rounds)),
+    (kernel, quantize(blocks, tied, bits, rounds)),
   ):
     assert other[1]['layer0']['out']['w'].blocked
     np.testing.assert_allclose(logits_of(*other), found, atol=1e-5)
@@ -308,18 +310,6 @@ def test_rows_of_a_tied_table():
   for form in (small, variants.to_native(model, small)[1]):
     found = linear.embed(form['embedding'], tokens)
     np.testing.assert_array_equal(found, expected)
-
-
-def test_a_target_in_eight_bits_is_nearly_always_accepted():
-  """Its chance of acceptance is sum(min(p, q))."""
-  params = models.target_weights()
-  rounded = linear.quantize(params, models.TARGET.config.tied_embeddings)
-  tokens = np.random.default_rng(0).integers(0, models.VOCAB, (32, 16))
-  p = jax.nn.softmax(models.score(models.TARGET, params, tokens))
-  q = jax.nn.softmax(models.score(models.TARGET, rounded, tokens))
-  overlap = np.minimum(p, q).sum(-1)
-  assert 0.99 < overlap.mean() < 0.9999
-  assert overlap.min() > 0.95
 
 
 def temporaries(model, params):

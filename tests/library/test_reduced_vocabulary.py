@@ -98,13 +98,8 @@ def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept(target):
 @pytest.mark.slow  # The loop is tested with `some tokens` of the drafters.
 @pytest.mark.parametrize(
   ('load', 'name'),
-  [
-    (lm.load, 'draft-64'),
-    (quantized.load, 'draft-64'),
-    (eagle.load, 'eagle1'),
-    (eagle.load, 'eagle3'),
-  ],
-)  # fmt: skip
+  [(quantized.load, 'draft-64'), (eagle.load, 'eagle3')],
+)
 def test_greedy_texts_are_those_of_the_target(target, load, name):
   texts = ['def fib(n):', 'import os\n']
   options = {'vocabulary': 256, 'frequencies': COUNTS}
