@@ -79,8 +79,13 @@ def error(case, broken, guard):
   return np.abs(rules.texts_of(rule, source, p, q) - rules.plain_texts(p)).max()
 
 
-@pytest.mark.parametrize('broken', BROKEN)
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+  ('case', 'broken'),
+  [
+    *((case, 'one') for case in CASES),
+    *((case, x) for case in ('token', 'recursive') for x in ('all', 'endless')),
+  ],
+)
 def test_the_law_of_the_text_is_kept(case, broken, float64):
   assert error(case, broken, proposed) <= 1e-12
 
