@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, trees, verify
-from specjax.drafters import counts, lm, plain
+from specjax.drafters import lm
 from specjax.loop import generate
 from specjax.models import table
 from specjax.types import Params, Spec
@@ -303,13 +303,9 @@ SETTINGS = (
   ),
 )
 
-DRAFTERS = {'lm': lm.make(TABLE, 3), 'counts': counts.make(2)}
-LEVEL = 1e-4 / len(DRAFTERS)
-
-
-def params_of(name):
-  draft = {'lm': models.near(TABLE, 0), 'counts': models.tables(5)}[name]
-  return Params(models.weights(TABLE, 0), draft)
+SPEC = Spec(TABLE, lm.make(TABLE, 3), verify.token, (LAST,))
+PARAMS = Params(models.weights(TABLE, 0), models.near(TABLE, 0))
+LEVEL = 1e-4
 
 
 def target_of(setting):
@@ -327,117 +323,40 @@ def target_of(setting):
   )
 
 
-def begin(spec, params, rows):
+def begin():
   """Rows of every setting, read; and the setting of each."""
-  which = np.tile(np.arange(len(SETTINGS)), rows)
+  which = np.tile(np.arange(len(SETTINGS)), ROWS)
   prompts, temperature, stages = zip(*(SETTINGS[i] for i in which), strict=True)
-  values = make(temperature, stages, 5, spec.eos)
-  return which, models.run(spec, params, prompts, values, new_tokens=NEW)
+  values = make(temperature, stages, 5, SPEC.eos)
+  return which, models.run(SPEC, PARAMS, prompts, values, new_tokens=NEW)
 
 
-def misfit(spec, params, go) -> papers_in_numpy.Misfit:
-  """Compares texts with plain sampling; `go` runs a state to its end."""
-  which, start = begin(spec, params, ROWS)
+def test_the_law_of_the_text_is_that_of_plain_sampling():
+  which, start = begin()
   seen = [collections.Counter() for _ in SETTINGS]
   for turn in range(ROUNDS):
     key = generate.row_keys(1, turn * len(which) + np.arange(len(which)))
-    state = go(models.copy(start)._replace(key=key))
+    state = models.copy(start)._replace(key=key)
+    state = generate.generate(PARAMS, state, jnp.int32(NEW), spec=SPEC)
     for setting, text in zip(which, models.new_tokens(state), strict=True):
       seen[setting][text] += 1
   total = papers_in_numpy.Misfit()
   for setting, texts in zip(SETTINGS, seen, strict=True):
-    total.add(texts, papers_in_numpy.sample(target_of(setting), NEW, spec.eos))
-  return total
+    total.add(texts, papers_in_numpy.sample(target_of(setting), NEW, SPEC.eos))
+  assert total.freedom > 300
+  assert total.p_value() > LEVEL
 
 
-@pytest.mark.parametrize('name', models.slow_unless(['lm'], DRAFTERS))
-def test_the_law_of_the_text_is_that_of_plain_sampling(name):
-  spec = Spec(TABLE, DRAFTERS[name], verify.token, (LAST,))
-  params = params_of(name)
-
-  def go(state):
-    return generate.generate(params, state, jnp.int32(NEW), spec=spec)
-
-  result = misfit(spec, params, go)
-  assert result.freedom > 300
-  assert result.p_value() > LEVEL
-
-
-# A drafter draws from the distribution that it is judged by
-
-
-def accepted(name, params):
-  """Judged and accepted tokens of each setting."""
-  spec = Spec(TABLE, DRAFTERS[name], verify.token, (LAST,))
-  which, state = begin(spec, params, ROWS)
-  state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
+def test_a_target_accepts_itself():
+  """So the draft's penalties see what it has drafted, too."""
+  which, state = begin()
+  params = PARAMS._replace(target=PARAMS.drafter)
+  state = generate.generate(params, state, jnp.int32(NEW), spec=SPEC)
   tried, kept = np.zeros((2, len(SETTINGS)), int)
   np.add.at(tried, which, np.asarray(state.counts.tried.sum(1)))
   np.add.at(kept, which, np.asarray(state.counts.accepted.sum(1)))
-  return tried, kept
-
-
-@pytest.mark.parametrize('name', models.slow_unless(['lm'], DRAFTERS))
-def test_a_target_accepts_itself(name):
-  """So the draft's penalties see what it has drafted, too."""
-  params = params_of(name)
-  if name == 'lm':
-    target = params.drafter
-  else:
-    every = jax.vmap(
-      functools.partial(counts.distribution_after, params.drafter)
-    )
-    target = jnp.log(jnp.maximum(every(jnp.arange(5)), 1e-37))
-  tried, kept = accepted(name, params._replace(target=target))
   assert (tried > 150).all()
   assert (kept >= (1 - 1e-3) * tried).all()
-
-
-# Greedy
-
-
-GREEDY = (
-  {'frequency_penalty': 0.5, 'min_new_tokens': 30},
-  {'repetition_penalty': 1.5, 'frequency_penalty': 0.125},
-  {'presence_penalty': 2.0, 'min_new_tokens': 24},
-  {'frequency_penalty': 0.25, 'forbidden': (3, 4), 'min_new_tokens': 30},
-  {'logit_bias': {6: 1.5}, 'presence_penalty': 1.0, 'min_new_tokens': 8},
-  {'repetition_penalty': 0.75, 'frequency_penalty': 1.0},
-)
-
-
-@functools.cache
-def large():
-  """A table of the usual tokens, and one that is a good draft for it."""
-  model = table.build(models.VOCAB)
-  return model, Params(models.weights(model, 5), models.near(model, 5, 0.2))
-
-
-def greedy(drafter, stages):
-  """States of greedy rows; they end late, if at all."""
-  model, params = large()
-  spec = Spec(model, drafter, verify.token, (10,))
-  values = make(0.0, stages, models.VOCAB, spec.eos)
-  return models.decoded(spec, params, models.PROMPTS, values)
-
-
-@pytest.mark.slow
-def test_greedy_texts_are_those_of_plain_decoding():
-  plainly = greedy(plain.make(), GREEDY)
-  state = greedy(lm.make(large()[0], models.DEPTH), GREEDY)
-  texts = models.new_tokens(state)
-  assert texts == models.new_tokens(plainly)
-  assert 0 < state.counts.accepted.sum() < state.counts.tried.sum()
-  assert not {3, 4} & set(texts[3])
-  assert len(texts[2]) >= 24
-  # Without penalties they are others.
-  freely = models.new_tokens(greedy(plain.make(), [{}] * len(GREEDY)))
-  assert all(a != b for a, b in zip(texts, freely, strict=True))
-  # What was remembered is what was written.
-  for row, text in enumerate(texts):
-    counted = np.bincount(text, minlength=models.VOCAB)
-    np.testing.assert_array_equal(state.history.counts[row], counted)
-    assert state.history.new[row] == len(text)
 
 
 # Values

@@ -98,15 +98,20 @@ def test_a_cut_is_the_same_by_bits_and_by_digits(dtype, size, float64):
   given = (sharp / sharp.sum()).astype(dtype)
   given[size // 2 :: 3] = given[0]  # Ties.
   given[1::5] = 0
-  for share in (0.1, 0.5, 0.9, 0.999):
-    found = [
-      jax.jit(way, static_argnums=1)(given, enough)
+
+  @jax.jit
+  def cuts(given, share):
+    return [
+      way(given, enough)
       for way in (probs.bisect, probs.by_digits)
       for enough in (
-        lambda mask, share=share: jnp.sum(mask) >= share * size,
-        lambda mask, share=share: (mask * given).sum() >= share * given.sum(),
+        lambda mask: jnp.sum(mask) >= share * size,
+        lambda mask: (mask * given).sum() >= share * given.sum(),
       )
     ]
+
+  for share in (0.1, 0.5, 0.9, 0.999):
+    found = cuts(given, share)
     kept = [given >= x.view(dtype) for x in map(np.asarray, found)]
     np.testing.assert_array_equal(kept[:2], kept[2:])
     assert all(x.any() for x in kept)
@@ -187,10 +192,9 @@ LOGITS = {
 )
 def test_any_temperature_is_that_of_the_reference(name, compiled):
   logits = np.asarray(LOGITS[name], np.float32)
-  for temperature in TEMPERATURES:
-    ours = (probs_of if compiled else probs_of.__wrapped__)(
-      logits, values(temperature)
-    )
+  rows = sampling.make(len(TEMPERATURES), TEMPERATURES, 0, 1.0, 0.0)
+  every = jax.vmap(probs_of if compiled else probs_of.__wrapped__, (None, 0))
+  for temperature, ours in zip(TEMPERATURES, every(logits, rows), strict=True):
     kept = float(np.float32(temperature))
     kept = kept if kept >= np.finfo(np.float32).tiny else 0
     with np.errstate(over='ignore'):
