@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import sampling, verify
+from specjax import verify
 from specjax.loop import generate
-from specjax.types import Params, Spec
-from tests.support import models, tiny
+from tests.support import tiny
 
 PROMPTS = ['def fib(n):', 'import os\n', 'class Stack:\n  def push']
 NEW = 12
@@ -31,26 +30,6 @@ def draft(folder, target):
 def decode(target, drafter, prompts=PROMPTS, **options):
   return specjax.decode(
     target, drafter, prompts, **{'gamma': 2, 'new_tokens': NEW} | options
-  )
-
-
-@pytest.mark.slow
-def test_it_draws_what_the_loop_draws(target, draft):
-  """Other tests prove the distribution of the loop, and these are its bits."""
-  options = {'temperature': [0.0, 0.7, 1.0], 'seed': 5}
-  out = decode(target, draft, top_p=0.9, **options)
-  spec = Spec(target.model, draft.make(2), verify.token, target.eos)
-  params = Params(target.params, draft.params)
-  prompts = [target.tokenizer.encode(prompt) for prompt in PROMPTS]
-  state = generate.start(
-    params, prompts, spec=spec, new_tokens=NEW,
-    key=generate.row_keys(5, range(3)),
-    values=sampling.make(3, [0.0, 0.7, 1.0], top_p=0.9),
-  )  # fmt: skip
-  state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
-  assert [*map(tuple, out.tokens)] == models.new_tokens(state)
-  np.testing.assert_array_equal(
-    out.counts.target_calls, state.counts.target_calls
   )
 
 

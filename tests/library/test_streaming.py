@@ -46,7 +46,6 @@ def joined(found, name):
   [
     ('draft', 0.0),
     ('draft', 0.9),
-    pytest.param('plain', 0.9, marks=pytest.mark.slow),
     pytest.param('tree', 0.9, marks=pytest.mark.slow),
   ],
 )
