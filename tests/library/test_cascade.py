@@ -207,10 +207,7 @@ TREES = lm.make_tree(DRAFT, (0, 0, 1))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('inner', [lm.make(DRAFT, 2), TREES])
-def test_a_target_in_the_middle_drafts_as_with_a_cache_of_its_own(
-  inner, float64
-):
+def test_a_target_in_the_middle_drafts_as_with_a_cache_of_its_own(float64):
   """What a layer alone keeps of a text does not depend on what it sees."""
   own = models.double(models.draft_weights())
   other = models.double(models.near(DRAFT, 5))
@@ -218,7 +215,7 @@ def test_a_target_in_the_middle_drafts_as_with_a_cache_of_its_own(
   values = sampling.make(6, models.TEMPERATURES, frequency_penalty=0.5)
   states = []
   for shares, weights in ((True, other), (False, Params(own, other))):
-    drafter = cascade.make(narrow, inner, 3, shares=shares)
+    drafter = cascade.make(narrow, TREES, 3, shares=shares)
     spec = Spec(WALKED, drafter, verify.token)
     params = Params(own, weights)
     found = models.decoded(spec, params, models.PROMPTS, values, slots=128)
@@ -239,13 +236,12 @@ def test_a_target_in_the_middle_drafts_as_with_a_cache_of_its_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('inner', [lm.make(DRAFT, 2), TREES])
-def test_a_target_in_the_middle_that_sees_all_is_accepted(inner, float64):
+def test_a_target_in_the_middle_that_sees_all_is_accepted(float64):
   target = models.double(models.target_weights())
   params = Params(target, models.double(models.draft_weights()))
   whole = variants.narrow(models.TARGET, 128, 1)
   spec = Spec(
-    models.TARGET, cascade.make(whole, inner, 3, shares=True), verify.token
+    models.TARGET, cascade.make(whole, TREES, 3, shares=True), verify.token
   )
   models.always_accepted(spec, params)
 

@@ -7,7 +7,7 @@ from flax import nnx
 import specjax
 from specjax import verify
 from specjax.certify import tiny_models
-from specjax.drafters import lm, recycling, skip
+from specjax.drafters import lm, skip
 from specjax.loop import generate
 from specjax.stats import fit_tests
 from specjax.types import Params, Spec
@@ -30,8 +30,6 @@ SAYS = {
     'type': 'apply must return the cache',
   },
   'full': {
-    'mask': 'mask',
-    'positions': 'nodes of a tree',
     'batch': 'rows of a batch',
     'ragged': 'other lengths',
     'length': r'at or beyond the length|ignores the length',
@@ -49,27 +47,17 @@ def loaders(door):
   model, near = target.model, own_models.weights()
   near = near | {'down': near['down'] * 0.8}
   return target, {
-    'plain': None,
-    'recycling': recycling.load(target),
     'lm': lm.of(target, model, near),
     'tree': lm.of(target, model, near, widths=(2, 2, 1)),
-    'dynamic tree': lm.of(target, model, near, beam=2, nodes=5),
   }
 
 
-# The model sees blocks of one token, of a chain and of trees.
 @pytest.mark.parametrize(
   ('door', 'name'),
   [
     ('adapted', 'tree'),
-    *(
-      pytest.param(door, name, marks=pytest.mark.slow)
-      for door, names in (
-        ('adapted', ('plain', 'recycling', 'lm', 'dynamic tree')),
-        ('full', ('plain', 'tree')),
-      )
-      for name in names
-    ),
+    pytest.param('adapted', 'lm', marks=pytest.mark.slow),
+    pytest.param('full', 'tree', marks=pytest.mark.slow),
   ],
 )
 def test_texts_are_those_of_the_model_itself(door, name):
@@ -78,8 +66,7 @@ def test_texts_are_those_of_the_model_itself(door, name):
   assert out.tokens == [
     own_models.greedy(PARAMS, prompt, 24, (1,)) for prompt in PROMPTS
   ]
-  if name in ('lm', 'tree', 'dynamic tree'):
-    assert out.tau > 1.5
+  assert out.tau > 1.5
 
 
 @pytest.mark.slow
@@ -96,10 +83,9 @@ def test_a_cache_that_grew_holds_what_it_held():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('door', DOORS)
-def test_a_tree_at_the_end_of_the_buffer_overwrites_nothing(door):
+def test_a_tree_at_the_end_of_the_buffer_overwrites_nothing():
   """A chain would fill the buffer of 128 slots; rejected nodes need more."""
-  target = specjax.Target.of(DOORS[door](), PARAMS)
+  target = specjax.Target.of(own_models.adapted(), PARAMS)
   draft = lm.of(
     target, own_models.adapted(), own_models.weights(2), widths=(4, 4, 2)
   )
@@ -111,8 +97,7 @@ def test_a_tree_at_the_end_of_the_buffer_overwrites_nothing(door):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('tree', [False, True])
-def test_the_law_of_the_text_is_that_of_plain_sampling(tree):
+def test_the_law_of_the_text_is_that_of_plain_sampling():
   """The certificate's loop: texts against their enumeration."""
   target = own_models.adapted(vocab=4)
   params = Params(
@@ -123,9 +108,9 @@ def test_the_law_of_the_text_is_that_of_plain_sampling(tree):
     name: tiny_models.SETTINGS[name] for name in ('T 1', 'T 1.5, top-k 2')
   }
   tiny = tiny_models.TinyModels(target, target, params, settings=settings)
-  drafter = lm.make_tree(target, (0, 0, 1)) if tree else lm.make(target, 2)
-  rule = verify.recursive if tree else verify.token
-  seen = tiny.sample(Spec(target, drafter, rule, tiny.eos), 64, 4, seed=0)
+  drafter = lm.make_tree(target, (0, 0, 1))
+  spec = Spec(target, drafter, verify.recursive, tiny.eos)
+  seen = tiny.sample(spec, 64, 4, seed=0)
   for setting, counts in seen.items():
     fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
     assert fit.p_value > 1e-4, setting

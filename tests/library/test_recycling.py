@@ -4,10 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import sampling, verify
 from specjax.drafters import recycling
 from specjax.loop import generate
-from specjax.types import Params, Spec
 from tests.support import models
 
 
@@ -75,17 +73,6 @@ def test_of_equal_tokens_the_last_counts():
   exists = jnp.array([True, True, True, False])
   table = recycling._write(after, tokens, found, exists)
   assert table[:, 0].tolist() == [-1, 1, 2, -1]
-
-
-def test_a_repeated_text_is_drafted():
-  """At temperature 0 a target that goes round in circles is foreseen."""
-  drafter = recycling.make(models.TARGET, 4, 2, 4)
-  spec = Spec(models.TARGET, drafter, verify.token)
-  params = Params(models.target_weights(), None)
-  values = sampling.make(2, np.zeros(2))
-  prompts = models.PROMPTS[:2]
-  state = models.decoded(spec, params, prompts, values, new_tokens=200)
-  assert int(state.counts.accepted.sum()) > 0.5 * int(state.counts.tried.sum())
 
 
 def test_as_many_nodes_as_levels_are_a_chain():

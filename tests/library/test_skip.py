@@ -32,16 +32,18 @@ def with_zeros(params, attention, mlp):
 SETS = [((0,), ()), ((), (1,)), ((1,), (0,)), ((0, 1), ()), ((1,), (0, 1))]
 
 
+EXPERTS = Experts(3, 2, width=8, dense=(0,))
+
+
 @pytest.mark.parametrize(
-  'options',
+  ('attention', 'mlp', 'options'),
   [
-    {},
-    {'parallel': True},
-    {'experts': Experts(3, 2, width=8, dense=(0,)), 'layer_scale': True},
+    *((*one, {}) for one in SETS),
+    (*SETS[2], {'parallel': True}),
+    (*SETS[4], {'experts': EXPERTS, 'layer_scale': True}),
   ],
   ids=str,
 )
-@pytest.mark.parametrize(('attention', 'mlp'), SETS)
 def test_what_is_left_out_adds_nothing(attention, mlp, options):
   model = models.tiny(models.VOCAB, 2, **options)
   params, tokens = models.weights(model, 5), np.arange(22).reshape(2, 11) % 11

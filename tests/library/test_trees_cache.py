@@ -27,9 +27,7 @@ def path_to_root(parents, row):
 TREES = [
   (),
   (0,),
-  (0, 1, 0),
   (0, 1, 2, 3),
-  (0, 0, 0),
   (0, 0, 1, 1, 2, 2, 6),
   (0, *range(17)),  # so many rows are not unrolled
 ]

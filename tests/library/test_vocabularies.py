@@ -168,9 +168,7 @@ def test_equal_ids_need_no_tables():
 @pytest.mark.parametrize(
   'sizes',
   [
-    reading.Sizes(3, 2),
     reading.Sizes(3, 1.25, 2),
-    reading.Sizes(3, 1, 2),
     reading.Sizes(3, 1, 0),
   ],
 )
@@ -228,7 +226,7 @@ def permuted(order, slack=0, longest=1):
 
 
 @pytest.mark.parametrize(
-  ('slack', 'slots', 'longest'), [(0, 128, 1), (600, 768, 1), (0, 128, 4)]
+  ('slack', 'slots', 'longest'), [(600, 768, 1), (0, 128, 4)]
 )
 def test_the_target_in_another_order_is_always_accepted(
   slack, slots, longest, float64

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from specjax import sampling
-from specjax.drafters import medusa
 from specjax.drafters.shapes import chain, dynamic_tree, shape, static_tree
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.loop import generate
-from specjax.types import Context, Params, Verdict
-from tests.support import models, papers_in_numpy
+from specjax.types import Context, Verdict
+from tests.support import papers_in_numpy
 
 VOCAB, ROWS, DEPTH = 3, 16, 3
 TEXTS = (VOCAB ** (DEPTH + 1) - 1) // (VOCAB - 1)
@@ -223,24 +222,3 @@ def was_fed(memory, path):
 def test_a_shape_is_as_deep_as_it_was_asked_for(depth, options, levels, nodes):
   drafter = shape.build(WALKER, depth, options)
   assert (drafter.depth, drafter.nodes) == (levels, nodes)
-
-
-def test_medusa_drafts_each_place_with_its_own_head():
-  target = models.tiny(2, 1)
-  weights = models.weights(target, 0)
-  fresh = medusa.trainable(target, 3).init(None, None)['residual']
-  blocks = [0.25, -0.5, 0.125]
-  own = {'residual': fresh + jnp.repeat(jnp.array(blocks), 8)}
-  feature = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8)))
-  walker, params = medusa.walk(target), Params(weights, own)
-  step = walker.start(params, medusa.State(feature, None), None, None)
-  normed = target.norm(weights, feature)
-  for depth, block in enumerate(blocks):
-    if depth:
-      tokens = jnp.zeros((2, 3), jnp.int32)
-      fed = params, None, step.block, None, 1, depth, tokens, (), None
-      step = walker.feed(*fed)
-    h = normed + jax.nn.silu(normed @ jnp.full((8, 8), block))
-    expected = target.head(weights, h)
-    for said in jnp.moveaxis(step.logits, 1, 0):
-      np.testing.assert_allclose(said, expected, atol=1e-5)

@@ -5,16 +5,14 @@ Caches are walked in blocks of 32 and then of 8 slots.
 
 import dataclasses
 import functools
-import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import specjax
 from specjax import sampling, verify
-from specjax.drafters import cascade, early_exit, lm, ngram, plain, windowed
+from specjax.drafters import cascade, early_exit, ngram, plain, windowed
 from specjax.drafters.shapes import chain, static_tree
 from specjax.loop import generate
 from specjax.models import cache_attention, variants
@@ -67,7 +65,7 @@ def shaped(walker, tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('sinks', 'tree'), [(0, False), (5, True), (50, True)])
+@pytest.mark.parametrize(('sinks', 'tree'), [(0, False), (50, True)])
 def test_a_window_of_the_whole_text_is_none_bit_for_bit(sinks, tree):
   whole = early_exit.walk(TARGET, TARGET.config.num_layers)
   window = windowed.walk(TARGET, SLOTS, sinks)
@@ -101,7 +99,7 @@ def test_only_blocks_of_the_window_and_the_sinks_are_read(tree):
   jax.tree.map(np.testing.assert_array_equal, clean, spoiled)
 
 
-@pytest.mark.parametrize(('window', 'sinks'), [(11, 0), (11, 3), (1, 1)])
+@pytest.mark.parametrize(('window', 'sinks'), [(11, 0), (1, 1)])
 def test_a_draft_is_of_the_tokens_that_are_seen(window, sinks, float64):
   """With a single layer it is a pass over the text under such a mask."""
   model = variants.with_cache_attention(models.DRAFT, TARGET.config.attention)
@@ -180,23 +178,3 @@ def test_drafts_of_a_target_with_windows_of_its_own():
   )
   jax.tree.map(np.testing.assert_array_equal, window, whole)
   assert np.abs(narrow.probs - whole.probs)[3:].max() > 1e-3
-
-
-@pytest.mark.slow
-def test_more_of_a_text_is_accepted_more_often():
-  """On the target that ships, in the middle of files, with a draft of one."""
-  target = specjax.load(specjax.pair.path('target'))
-  modules = lm, early_exit, generate, verify, sampling, chain
-  prompts = [
-    target.tokenizer.encode(pathlib.Path(module.__file__).read_text())[:400]
-    for module in modules
-  ]
-  found = []
-  for window in (4, 64, 511):
-    draft = windowed.load(target, window=window)
-    out = specjax.decode(
-      target, draft, prompts, gamma=1, new_tokens=60, temperature=1.0
-    )
-    found.append(out.acceptance_by_position[0])
-  assert found == sorted(found)
-  assert found[0] < 0.9 < 1 - 1e-3 < found[-1]

@@ -140,15 +140,6 @@ def full(bug=''):
     params, tokens, positions, cache, length, mask, flight=None, at=0, taps=()
   ):
     rows = []
-    block = mask.shape[2]
-    if bug == 'positions':
-      positions = (0 if length is None else length[:, None]) + (
-        at + jnp.arange(tokens.shape[1])[None]
-      )
-      positions = jnp.broadcast_to(positions, tokens.shape)
-    if bug == 'mask':
-      mask = jnp.tril(jnp.ones((tokens.shape[1], block), bool), at)[None]
-      mask = jnp.broadcast_to(mask, (*tokens.shape, block))
     if bug == 'batch':
       params = params | {'out': params['out'] * (1 + 0.1 * len(tokens))}
     if bug == 'ragged' and length is not None:
@@ -168,12 +159,9 @@ def full(bug=''):
       keys, values, sees = new.k[:, 0].swapaxes(1, 2), new.v[:, 0], mask
       if cache is not None:
         slots = cache[i].v.shape[2]
-        before = (
-          jnp.arange(slots)
-          < (slots if bug == 'length' else length)[..., None, None]
-          if bug != 'length'
-          else jnp.ones((len(tokens), 1, slots), bool)
-        )
+        before = jnp.arange(slots) < length[:, None, None]
+        if bug == 'length':
+          before = before | True
         before = jnp.broadcast_to(before, (*tokens.shape, slots))
         keys = jnp.concatenate([cache[i].k[:, 0].swapaxes(1, 2), keys], 1)
         values = jnp.concatenate([cache[i].v[:, 0], values], 1)
