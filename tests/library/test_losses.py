@@ -16,6 +16,7 @@ from specjax.drafters import early_exit, medusa
 from specjax.drafters.eagle import training
 from specjax.drafters.heads import masked
 from specjax.drafters.heads.trainable import Seen
+from specjax.drafters.shapes.parallel import Masked
 from specjax.types import Params
 from tests.support import models
 
@@ -116,7 +117,7 @@ def test_the_loss_of_version_1():
 def test_the_loss_of_masks():
   """Mask d behind row a is judged by p after token a + d, if that is there."""
   begin, depth = jnp.array([[0, 1, 2, 3, 2, 3]]), jnp.array([0, 0, 0, 0, 1, 1])
-  drafts = masked.Drafts(begin, depth)
+  drafts = Masked(begin, depth)
   said = (0.5, 0.25, 0.75, 0.9, 0.125, 0.9)
   terms = [soft(*x) for x in zip((*GOAL, GOAL[3]), said, strict=False)]
   found = masked.judge(drafts, SEEN, logits(*said))
