@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shutil
-import types
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +39,7 @@ def save(
   dtype: Any = jnp.float16,
   eos: Sequence[int] = (),
   family: Family | None = None,
-  attributes: Mapping[str, Any] = types.MappingProxyType({}),
+  attributes: Mapping[str, Any] | None = None,
 ) -> None:
   """Saves a model as a directory that transformers loads.
 
@@ -85,7 +84,7 @@ def save(
   _check_vocabulary(directory, model, tokenizer)
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)
-  attributes = {**own, **attributes, **tokens, 'dtype': dtype.name}
+  attributes = {**own, **(attributes or {}), **tokens, 'dtype': dtype.name}
   if any(name.endswith(SCALE) for name in tensors):
     attributes['quantization_config'] = {'quant_method': QUANTIZED, 'bits': 8}
 
