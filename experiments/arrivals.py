@@ -21,9 +21,6 @@ Tene 2013, "How not to measure latency").
 
 between tokens  from the first tokens to the last, over the tokens after the
                 first ones: a step of speculation gives several at once
-of continuous   tokens a second of the pool over those of `continuous.decode`
-                on the same prompts in the same minutes. It has all prompts at
-                once, starts the longest first, and takes four steps a turn
 """
 
 import dataclasses
@@ -302,8 +299,7 @@ class Side:
     self.x, self.way, self.load = x, way, load
     self.eos = built.plain.eos
     (temperature,) = built.plan.temperatures
-    job = built.job(load.prompts, range(x.requests), temperature)
-    self.job = dataclasses.replace(job, new_tokens=load.new)
+    self.slots, self.source_slots = built.slots
     own = sampling_stages.values(built.plan.sampling, way.spec, 1, temperature)
     self.values = jax.device_get(own)
     self.requests = [
@@ -313,15 +309,14 @@ class Side:
 
   def play(self, times: np.ndarray) -> list[Text]:
     """Plays all requests at some times to a warm and empty pool."""
-    slots, source_slots = self.job.slots, self.job.source_slots
     held = pool.Pool(
       self.way.params,
       spec=self.way.spec,
       values=self.values,
       rows=self.x.batch,
-      slots=slots,
-      source_slots=source_slots,
-      reads=[n for n in pool.read_sizes(slots) if n <= slots],
+      slots=self.slots,
+      source_slots=self.source_slots,
+      reads=[n for n in pool.read_sizes(self.slots) if n <= self.slots],
       group=self.x.group,
     )
     held.warm_up()
@@ -329,33 +324,19 @@ class Side:
     check_texts(texts, self.requests, self.eos)
     return texts
 
-  def continuous(self) -> tuple[int, float]:
-    """Tokens and seconds of `continuous.decode` of all requests."""
-    begin = time.perf_counter()
-    found = study.refill(self.x, self.way, self.job, chunk=4)
-    tokens = sum(len(one.tokens) for one in found)
-    return tokens, time.perf_counter() - begin
-
   def saturate(self) -> dict:
-    """Plays all requests at once, in turn with `continuous.decode`."""
-    study.compile_refilling(self.x, self.way, self.job)
-    count, passes, others = len(self.requests), [], []
+    """Plays all requests at once."""
+    count, passes = len(self.requests), []
     for _ in range(self.x.repeats):
       texts = self.play(np.zeros(count))
       seconds = max(text.last for text in texts)
       passes.append((sum(len(text.tokens) for text in texts), seconds))
-      others.append(self.continuous())
-    (tokens, seconds), (more, longer) = np.sum(passes, 0), np.sum(others, 0)
+    tokens, seconds = np.sum(passes, 0)
     return {
       'tokens': int(passes[0][0]),
       'requests_per_second': count * self.x.repeats / seconds,
       'tokens_per_second': tokens / seconds,
       'tokens_per_second_by_pass': [n / s for n, s in passes],
-      'continuous_tokens_per_second': more / longer,
-      'of_continuous': tokens / seconds / (more / longer),
-      'of_continuous_by_pass': [
-        n / s / (m / t) for (n, s), (m, t) in zip(passes, others, strict=True)
-      ],
     }
 
   def at(self, rate: float) -> dict:
@@ -413,9 +394,7 @@ def fields(row: dict) -> dict[str, Any]:
     numbers='new_tokens',
   )
   if row.get('fraction') is None:
-    return types | study.fields(
-      number='continuous_tokens_per_second of_continuous'
-    )
+    return types
   types |= study.fields(count='counted', ends='tokens_per_second_ci')
   for name in _TIMES:
     percentiles = ' '.join(f'{name}_p{p}_ms' for p in PERCENTILES)
@@ -465,8 +444,6 @@ _SATURATED = study.columns(
   ('drafter', _name),
   ('tokens/s', 'tokens_per_second', '.0f'),
   ('requests/s', 'requests_per_second', '.1f'),
-  ('continuous', 'continuous_tokens_per_second', '.0f'),
-  ('of continuous', 'of_continuous'),
 )
 _COLUMNS = study.columns(
   ('drafter', _name),

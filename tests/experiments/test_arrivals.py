@@ -227,13 +227,10 @@ def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
   assert [(r['drafter'], r['fraction']) for r in rows] == [
     (name, fraction) for fraction in (None, 0.5) for name in ('plain', 'draft')
   ]
-  once, draft, slow, other = rows
+  once, _, slow, other = rows
   assert slow['requests_per_second'] == 0.5 * once['requests_per_second']
   assert slow['requests_per_second'] == other['requests_per_second']
   assert slow['counted'] == 16
-  for row in (once, draft):
-    ratio = row['tokens_per_second'] / row['continuous_tokens_per_second']
-    assert row['of_continuous'] == pytest.approx(ratio)
   assert (tmp_path / 'rows/latency_by_rate.png').exists()
   assert reports.summary(rows) in capsys.readouterr().out
   arrivals.run(dataclasses.replace(x))
@@ -256,9 +253,7 @@ def row(fraction, **changes):
     'fraction': fraction, 'tokens_per_second': 900.0,
     'requests_per_second': 10.0, 'device': 'an abacus',
   }  # fmt: skip
-  if fraction is None:
-    made_up |= {'continuous_tokens_per_second': 1000.0, 'of_continuous': 0.9}
-  else:
+  if fraction is not None:
     made_up |= arrivals.numbers(made(), 4)
   return made_up | changes
 
@@ -275,7 +270,7 @@ def test_tables_say_what_rows_have():
     if line.startswith(('| plain', '| draft,'))
   ]
   once, plain, draft = lines
-  assert once == ['plain', '900', '10.0', '1000', '0.90']
+  assert once == ['plain', '900', '10.0']
   assert plain[:3] == ['plain', '0.5', '10.0']
   assert plain[5] == '115 / 180 / -'
   assert (plain[9], draft[9]) == ('1115 / 1200 / -', '1115 / 1100 / -')
