@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 
 import jax
 
-from specjax import checkpoints, prompts
+from specjax import checkpoints, prompts, verify
 from specjax.bench import memory, meshes, user_drafters, vocabulary
 from specjax.bench.methods import Loaded, assemble, make_drafter
 from specjax.bench.plan import Plan, PlannedDrafter
-from specjax.bench.sampling_stages import values_for
+from specjax.bench.sampling_stages import values
 from specjax.checkpoints import CheckpointError, Description, precision
 from specjax.cli import hosts, progress
-from specjax.drafters import lm
+from specjax.drafters import lm, plain
 from specjax.drafters.heads import files, published
 from specjax.errors import UserError, blame, need
 from specjax.models import layouts, transformer, variants
 from specjax.models.layouts import Arranged
 from specjax.prompts import Chosen, conversations
-from specjax.types import Drafter, LoadedDrafter, Target
+from specjax.types import Drafter, LoadedDrafter, Spec, Target
 
 
 def describe(field: str, path: str) -> Description:
@@ -175,7 +175,8 @@ def survey(
     found.described['target'] = target
     size = target.model.config.vocab_size
     eos = checkpoints.eos_ids(plan.target)
-    allow(values_for, plan.sampling, size, eos)
+    spec = Spec(target.model, plain.make(), verify.token, eos)
+    allow(values, plan.sampling, spec, 1, 1.0)
   tokenizer = allow(vocabulary.read, 'target.path', plan.target)
   if target is not None and tokenizer:
     allow(vocabulary.check_tokenizer, 'target.path', tokenizer, size)

@@ -59,24 +59,15 @@ def values(
   Raises:
     UserError: names the field that is out of range or contradicts another.
   """
-  return values_for(
-    stages, spec.target.config.vocab_size, spec.eos, batch, temperature
-  )
-
-
-def values_for(
-  stages: SamplingValues,
-  vocab_size: int,
-  eos: tuple[int, ...],
-  batch: int = 1,
-  temperature=1.0,
-) -> sampling.Sampling:
-  """Returns the pipeline for a vocabulary and the tokens that end a text."""
   if stages.constrains and 'constraint' not in stages.stages:
     raise RuntimeError('the constraint was not compiled: use a plan')
   with blame('sampling.'):
     return sampling.make(
-      batch, temperature, **stages.stages, vocab_size=vocab_size, eos=eos
+      batch,
+      temperature,
+      **stages.stages,
+      vocab_size=spec.target.config.vocab_size,
+      eos=spec.eos,
     )
 
 
