@@ -480,7 +480,6 @@ class Claim:
     rises: arguments of `rise`, with the `folder` whose rows are compared and
       `where`, the fields that these rows have (by default a plain exact rule).
     costs: two drafters; the drafts of the second one cost less.
-    missing: why nothing here can speak to it, if so.
     look: a function that finds more cells.
   """
 
@@ -490,7 +489,6 @@ class Claim:
   quantity: str = ''
   rises: dict[str, Any] | None = None
   costs: tuple[str, str] | None = None
-  missing: str = ''
   look: Look = lambda rows: ()
 
   def __call__(self, rows: Rows) -> list[Finding]:

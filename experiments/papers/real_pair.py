@@ -34,7 +34,7 @@ from specjax.stats.row import group, pick
 # Folders of many prompts without times, and of fewer with them.
 ACCEPTANCE, TIMED = 'real_pair/acceptance/', 'real_pair/timed/'
 CODE, FACTS = ('humaneval',), ('qa',)
-CREATIVE, COPIED = ('writing', 'roleplay'), ('summarization',)
+CREATIVE = 'writing', 'roleplay'
 MODELS = 'sibling', 'smollm2'
 GAMMA = 4  # where one length is enough
 
@@ -146,10 +146,9 @@ def _pays(rows: Rows) -> Iterator[Finding]:
     yield finding(place, '', _measured(row).scaled(1, -1), row)
 
 
-def _rises(*orders: tuple[str, str], domains: tuple[str, ...] = ()) -> Look:
+def _rises(*orders: tuple[str, str]) -> Look:
   """Looks whether tau rises from one drafter to another."""
-  where = {'domain': domains} if domains else {}
-  return lambda rows: rise(pick(lengths(rows), gamma=GAMMA, **where), *orders)
+  return lambda rows: rise(pick(lengths(rows), gamma=GAMMA), *orders)
 
 
 def _few_bits(rows: Rows) -> Iterator[Finding]:
@@ -168,11 +167,10 @@ def _greedy_accepts_more(rows: Rows) -> Iterator[Finding]:
   )
 
 
-def _between(drafter: str, low: Iterable[str], high: Iterable[str]):
-  """Looks whether tau is higher in some domains than in others."""
-  return lambda rows: rise(
-    pick(lengths(rows), drafter=drafter, gamma=GAMMA),
-    *itertools.product(low, high),
+def _code_is_easier(rows: Rows) -> Iterator[Finding]:
+  return rise(
+    pick(lengths(rows), drafter='sibling', gamma=GAMMA),
+    *itertools.product(CREATIVE, CODE),
     axis='domain',
     fixed=('temperature',),
     compare=apart,
@@ -286,10 +284,8 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'equation_one': _equation_one,
   'share_falls': _share_falls,
   'too_long': _faster(('sibling', 8), ('sibling', 4)),
-  'code_is_easier': _between('sibling', CREATIVE, CODE),
-  'copies': _between('ngram', CREATIVE, COPIED),
+  'code_is_easier': _code_is_easier,
   'suffix': _rises(('ngram', 'suffix')),
-  'lookup_is_enough': _rises(('sibling', 'ngram'), domains=COPIED),
   'as_predicted': _as_predicted,
 }
 _FILE = pathlib.Path(__file__).with_suffix('.json')

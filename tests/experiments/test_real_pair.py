@@ -1,12 +1,9 @@
-"""Promises that no committed row bears on yet; `test_documents` has the others.
+"""The page of promises on the real pair; `test_documents` has its numbers.
 
 The pages of findings name each cell of a claim with its number.
 """
 
-import pytest
-
 from experiments.papers import findings, real_pair
-from experiments.papers.claims import FAILS, HOLDS
 
 CLAIMS = {claim.text: claim for claim in real_pair.CLAIMS}
 PROMPTS = 20
@@ -31,21 +28,6 @@ def replay(drafter, domain, tau=(2.0, 3.0, 4.0)):
 def both(rows):
   """Rows as of prompts without times, and with them."""
   return {'real_pair/acceptance/x': rows, 'real_pair/timed/x': rows}
-
-
-@pytest.mark.parametrize(
-  ('begin', 'names', 'domains'),
-  [
-    ('Lookup gains more', ('ngram', 'ngram'), ('writing', 'summarization')),
-    ('Lookup gives as many', ('sibling', 'ngram'), ('summarization',) * 2),
-  ],
-)
-def test_what_rises(begin, names, domains):
-  (claim,) = (CLAIMS[name] for name in CLAIMS if name.startswith(begin))
-  levels = (1, 1.2, 1.3), (1, 1.8, 2)
-  for order, expected in ((levels, HOLDS), (levels[::-1], FAILS)):
-    rows = [*map(replay, names, domains, order)]
-    assert findings.overall(claim(both(rows))) == expected
 
 
 def test_the_page_names_every_claim():
