@@ -7,23 +7,21 @@ where the same passes write their rows into a cache of its own. Both take turns.
 A minute on two idle cores.
 """
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import specjax
-from specjax import native, pair, sampling, verify
+from experiments.step_timing import Loop, take_turns
+from specjax import native, pair, verify
 from specjax.drafters import ngram, plain
-from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.stats import estimates
 from specjax.types import Params, Spec
 
-_STEPS, _TURNS, _SLOTS, _PROMPT = 32, 24, 256, 48
+_STEPS, _TURNS, _SLOTS, _USED = 32, 24, 256, 48
 
 
 def own_cache(model: Model) -> Model:
@@ -48,32 +46,6 @@ def own_cache(model: Model) -> Model:
   )
 
 
-def clock(spec: Spec, params: Params, batch: int):
-  """Returns a function that takes the seconds of a step."""
-  values = sampling.make(batch, 0.0, vocab_size=spec.target.config.vocab_size)
-  prompts = np.random.default_rng(0).integers(1, 2000, (batch, _PROMPT))
-
-  def run() -> float:
-    state = generate.start(
-      params,
-      prompts.tolist(),
-      spec=spec,
-      new_tokens=_SLOTS - _PROMPT - 8,
-      key=generate.row_keys(0, range(batch)),
-      values=values,
-      slots=_SLOTS,
-    )
-    steps = jax.block_until_ready(jnp.int32(_STEPS))
-    jax.block_until_ready(state)
-    begin = time.perf_counter()
-    state = generate.generate(params, state, steps, spec=spec)
-    jax.block_until_ready(state)
-    return (time.perf_counter() - begin) / _STEPS
-
-  run()
-  return run
-
-
 def main() -> None:
   native.claim_cores()
   target = specjax.load(pair.path('target'), layout='whole')
@@ -86,14 +58,21 @@ def main() -> None:
       ('plain', plain.make()),
       ('4 drafted', ngram.make(4)),
     ):
-      clocks = {
-        key: clock(Spec(model, drafter, verify.token), params, batch)
+      loops = {
+        key: Loop(
+          Spec(model, drafter, verify.token),
+          params,
+          used=_USED,
+          slots=_SLOTS,
+          steps=_STEPS,
+          batch=batch,
+        ).run
         for key, model in models.items()
       }
-      times: dict[str, list[float]] = {key: [] for key in clocks}
-      for turn in range(_TURNS):
-        for key in [*clocks][:: 1 if turn % 2 else -1]:
-          times[key].append(clocks[key]())
+      times = {
+        key: [run.seconds for run in runs]
+        for key, runs in take_turns(loops, _TURNS).items()
+      }
       ratio = estimates.ratio(times['its own'], times['the loop'])
       own, loop = (1e3 * np.median(times[key]) for key in models)
       low, high = ratio.interval
