@@ -32,7 +32,8 @@ from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 
 # What adds to the stream, by its parameters: nothing is added where they are 0.
-_ATTENTION, _MLP = ('out', 'post1'), ('down', 'experts', 'post2')
+_ATTENTION = 'out', 'mixer', 'post1'
+_MLP = 'down', 'experts', 'experts_out', 'shared_down', 'post2'
 
 
 def _check(target: Model, name: str, layers: tuple[int, ...]) -> None:
@@ -85,13 +86,14 @@ def load(
   attention, mlp = (
     tuple(sorted({*skip, *part})) for part in (skip_attention, skip_mlp)
   )
-  left = 2 * model.config.num_layers - len(attention) - len(mlp)
   if not attention and not mlp:
     raise ValueError(
       'skip, skip_attention and skip_mlp are empty, and the whole target saves '
       'nothing: name layers to leave out, see specjax.drafters.skip.search'
     )
-  if not left:
+  fewer = variants.without(model, attention, mlp).config
+  gone = {*fewer.without_attention} & {*fewer.without_mlp}
+  if len(gone) == fewer.num_layers:
     raise ValueError(
       f'skip: all {model.config.num_layers} layers are left out; keep the '
       'attention or the MLP of one'
@@ -187,11 +189,13 @@ def search(
   """
   check_target(target)
   check_number('count', count, 1)
-  layers = target.model.config.num_layers
-  if count >= 2 * layers:
+  config = target.model.config
+  layers = range(config.num_layers)
+  absent = config.without_attention, config.without_mlp
+  every = 2 * len(layers) - sum(map(len, absent))
+  if count >= every:
     raise ValueError(
-      f'count is {count}, but the target has {2 * layers} sub-layers: choose '
-      'fewer'
+      f'count is {count}, but the target has {every} sub-layers: choose fewer'
     )
   tokens = _texts(target, tokens)
   chosen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
@@ -199,12 +203,12 @@ def search(
     attention, mlp = chosen
     longer = [
       (tuple(sorted((*attention, i))), mlp)
-      for i in range(layers)
-      if i not in attention
+      for i in layers
+      if i not in (*attention, *absent[0])
     ] + [
       (attention, tuple(sorted((*mlp, i))))
-      for i in range(layers)
-      if i not in mlp
+      for i in layers
+      if i not in (*mlp, *absent[1])
     ]
     chosen = max(longer, key=lambda sets: matches(target, tokens, *sets))
   return chosen

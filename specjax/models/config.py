@@ -35,6 +35,8 @@ class Experts:
       its two best ones.
     best_groups: how many these are.
     scale: what the weights of the chosen ones are multiplied by.
+    inner: width of the map between the stream and the experts; 0: they read
+      the stream (Nemotron 3).
     beside: whether layers have a plain MLP, too. Each half is normed before
       and after, and the router reads the stream by a norm of its own (Gemma 4).
     limit: the linear half of an expert is clamped to [-limit, limit] and has 1
@@ -54,6 +56,7 @@ class Experts:
   groups: int = 1
   best_groups: int = 1
   scale: float = 1.0
+  inner: int = 0
   beside: bool = False
 
   def __post_init__(self):
@@ -416,8 +419,9 @@ class TransformerConfig:
       also turns queries and keys.
     attention: how the cache is read, see `models.cache_attention`.
     device: what differs by the platform, see `variants.for_device`.
-    without_attention: layers whose attention is left out, from 0.
-    without_mlp: layers whose MLP is.
+    without_attention: layers without attention or a state, from 0: it is left
+      out, or there is none (Nemotron-H).
+    without_mlp: layers without an MLP.
     narrowed: of a draft that sees less of a text, or None.
   """
 

@@ -65,6 +65,7 @@ class Experts(nn.Module):
   def __call__(self, x, seen=None):
     """Returns the sum; `seen` [..., E] is what the router reads, if not x."""
     c, e = self.config, self.config.experts
+    width = x.shape[-1]
 
     def declare(name, shape, axes, scale):
       stored = self.get_variable('params', name)
@@ -78,13 +79,13 @@ class Experts(nn.Module):
     )
     up = declare(
       'up',
-      (e.count, c.width, 2, e.width),
+      (e.count, width, 2 if c.gated else 1, e.width),
       ('experts', 'width', None, 'mlp'),
-      c.width**-0.5,
+      width**-0.5,
     )
     down = declare(
       'down',
-      (e.count, e.width, c.width),
+      (e.count, e.width, width),
       ('experts', 'mlp', 'width'),
       (2 * c.num_layers * c.width) ** -0.5,
     )
@@ -92,11 +93,11 @@ class Experts(nn.Module):
     if e.bias:
       biases = (
         declare('up_b', (e.count, 2, e.width), ('experts', None, 'mlp'), 0.02),
-        declare('down_b', (e.count, c.width), ('experts', 'width'), 0.02),
+        declare('down_b', (e.count, width), ('experts', 'width'), 0.02),
       )
-    rows = x.reshape(-1, c.width)
+    rows = x.reshape(-1, width)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
-    scores = (rows if seen is None else seen.reshape(rows.shape)) @ router
+    scores = (rows if seen is None else seen.reshape(-1, c.width)) @ router
     if e.bias:
       scores += declare('router_b', (e.count,), (None,), 0.02)
     shift = None
@@ -128,7 +129,7 @@ class Experts(nn.Module):
     y = multiply(rows, up, c.device.rows)
     if up_bias is not None:
       y += up_bias
-    gate, gated = y[:, 0], y[:, 1]
+    gate, gated = y[:, 0], y[:, 1] if c.gated else 1
     if limit is not None:
       gate = jnp.minimum(gate, limit)
       gated = jnp.clip(gated, -limit, limit) + 1

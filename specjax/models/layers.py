@@ -141,6 +141,9 @@ class Layer(nn.Module):
         if c.post_norms:
           y = Norm(c, name='post1')(y)
         y = _scaled(c.residual_scale, y)
+      elif new is None:  # A block without heads.
+        none = jnp.zeros((*x.shape[:2], 0, c.head_dim), x.dtype)
+        new = caches.block_of_rows(none, none)
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
       if c.parallel and maps:
@@ -380,7 +383,7 @@ class Layer(nn.Module):
   def _mlp(self, x):
     c = self.config
     if c.is_sparse(self.index) and not c.experts.beside:
-      y = Experts(c, name='experts')(x)
+      y = self._experts(x)
       if not c.experts.shared:
         return y
       shared = self._dense('shared_', x, c.experts.shared)
@@ -397,6 +400,22 @@ class Layer(nn.Module):
       )(x)
       return y + nn.sigmoid(gate) * shared
     return self._dense('', x, c.mlp_width)
+
+  def _experts(self, x):
+    c, experts = self.config, Experts(self.config, name='experts')
+    if not c.experts.inner:
+      return experts(x)
+    inner = Linear(
+      c.width,
+      (c.experts.inner,),
+      ('width', None),
+      c.mlp_bias,
+      c.width**-0.5,
+      c.device.rows,
+      name='experts_in',
+    )(x)
+    out = self._out('experts_out', c.experts.inner, (None, 'width'), c.mlp_bias)
+    return out(experts(inner, x))
 
   def _dense(self, prefix, x, width):
     c = self.config

@@ -139,6 +139,8 @@ def without(
         f'attention: layer {i} attends to the keys and values of layer '
         f'{source}, which cannot be left out: leave out other layers'
       )
+  fewer = (*attention, *config.without_attention), (*mlp, *config.without_mlp)
+  attention, mlp = (tuple(sorted({*layers})) for layers in fewer)
   return _changed(model, without_attention=attention, without_mlp=mlp)
 
 

@@ -225,6 +225,28 @@ SAID = {
     'position_embedding_type': ('nope', 'learned'),
     'time_step_limit': ([0.0, math.inf], [0.001, 0.1]),
   },
+  'falcon_h1': {
+    'attn_layer_indices': (None, [0]),
+    'mamba_d_head': (10, 8),
+    'mamba_use_mlp': (True, False),
+    'mlp_expansion_factor': 8,
+    'mlp_multipliers': ([1.2, 0.6], [1.2]),
+    'time_step_min': 0.001,
+  },
+  'nemotron_h': {
+    'hybrid_override_pattern': ('M-*EM', 'M-*|M'),
+    'layers_block_type': (
+      ['mamba', 'mlp', 'attention', 'moe', 'mamba'],
+      ['mamba', 'mlp', 'attention', 'moe', 'conv'],
+    ),
+    'mamba_num_heads': (4, 3),
+    'n_shared_experts': 2,
+    'norm_eps': 1e-5,
+    'rope_theta': 10000,
+    'num_hidden_layers': (5, 6),
+    'time_step_limit': ([0.0, math.inf], [0.001, 0.1]),
+    'tie_word_embeddings': (False, True),
+  },
 }
 
 

@@ -25,15 +25,14 @@ SIZES = {
   'delta': GatedDelta((0, 2), 2, 4, 4, 6, kernel=4),
   'mamba': Mamba2((0, 2), 2, 4, 4, 6, kernel=4),
 }
-# One in the place of attention, the other beside it.
+# One in the place of attention. The other beside it, with a layer of an MLP
+# alone, and one without any.
+OPTIONS = {
+  'delta': dict(attention_gate=True),
+  'mamba': dict(state_beside=True, without_attention=(1,), without_mlp=(2,)),
+}
 MODELS = {
-  kind: models.tiny(
-    models.VOCAB,
-    3,
-    recurrent=sizes,
-    attention_gate=True,
-    state_beside=kind == 'mamba',
-  )
+  kind: models.tiny(models.VOCAB, 3, recurrent=sizes, **OPTIONS[kind])
   for kind, sizes in SIZES.items()
 }
 MODEL = MODELS['delta']

@@ -103,14 +103,16 @@ def test_drafts_read_the_cache_of_the_target(float64):
   np.testing.assert_allclose(ours, jax.nn.softmax(logits), atol=1e-12)
 
 
-def test_matches_are_those_of_the_smaller_model():
-  target = Target(TARGET, models.target_weights())
+@pytest.mark.parametrize('options', [{}, models.CHOICES['a state']])
+def test_matches_are_those_of_the_smaller_model(options):
+  model = models.tiny(models.VOCAB, 2, **options)
+  target = Target(model, models.weights(model, 5))
   tokens = np.arange(44).reshape(2, 22) % 11
   for attention, mlp in SETS:
-    fewer = variants.without(TARGET, attention, mlp)
+    fewer = variants.without(model, attention, mlp)
     said, whole = (
-      np.asarray(models.score(model, target.params, tokens)).argmax(-1)
-      for model in (fewer, TARGET)
+      np.asarray(models.score(x, target.params, tokens)).argmax(-1)
+      for x in (fewer, model)
     )
     share = skip.matches(target, tokens, attention, mlp)
     assert share == pytest.approx((said == whole).mean())

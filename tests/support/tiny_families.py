@@ -442,6 +442,21 @@ OPTIONS |= {
     ssm_out_multiplier=0.8,
   ),
 }
+_BLOCKS = 'linear_attention', 'mlp', 'full_attention', 'moe'
+OPTIONS['nemotron_h'] = {
+  k: v
+  for k, v in (_LLAMA | _EXPERTS).items()
+  if k not in ('num_hidden_layers', 'first_k_dense_replace')
+} | dict(
+  layer_norm_epsilon=3.0,
+  layers_block_type=[*_BLOCKS, 'linear_attention'],
+  ssm_state_size=6,
+  mamba_num_heads=4,
+  mamba_head_dim=5,
+  n_groups=2,
+  chunk_size=8,
+  moe_shared_expert_intermediate_size=14,
+)
 _UNTIED, _TIED = ({'tie_word_embeddings': tied} for tied in (False, True))
 # Each changes one choice of the options above.
 SWITCHES = {
@@ -618,6 +633,13 @@ SWITCHES = {
     | {'ssm_out_multiplier': 1.0, 'mamba_conv_bias': False},
     {'attention_in_multiplier': 1.0, 'attention_out_multiplier': 1.0}
     | {'mlp_multipliers': None},
+  ],
+  'nemotron_h': [
+    {'moe_latent_size': 12, 'mlp_bias': True},
+    {'use_bias': True, 'use_conv_bias': False, 'conv_kernel': 2},
+    {'mlp_hidden_act': 'silu', 'mamba_hidden_act': 'gelu'},
+    {'norm_topk_prob': False, 'n_group': 1, 'topk_group': 1},
+    {'layers_block_type': [*_BLOCKS[1:3], *_BLOCKS[:2]]},
   ],
   'glm4_moe': [
     {'use_qk_norm': False},

@@ -56,7 +56,12 @@ from specjax.checkpoints.families.interleaved import (
 )
 from specjax.checkpoints.families.lfm2 import LFM2, LFM2_MOE
 from specjax.checkpoints.families.llama import LLAMA, MISTRAL, MIXTRAL, PHI3
-from specjax.checkpoints.families.mamba import BAMBA, FALCON_H1, GRANITE_HYBRID
+from specjax.checkpoints.families.mamba import (
+  BAMBA,
+  FALCON_H1,
+  GRANITE_HYBRID,
+  NEMOTRON_H,
+)
 from specjax.checkpoints.families.olmo import EXAONE4, OLMO2, OLMO3, OLMOE
 from specjax.checkpoints.families.qwen import (
   MIMO,
@@ -131,6 +136,7 @@ FAMILIES = {
     GRANITE_HYBRID,
     BAMBA,
     FALCON_H1,
+    NEMOTRON_H,
     T5,
   )
 }

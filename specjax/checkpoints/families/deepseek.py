@@ -133,7 +133,7 @@ def _method(value):
   return value == _METHODS[1]
 
 
-def _experts_row(
+def grouped_experts_row(
   count: int,
   chosen: int | None,
   width: int,
@@ -281,7 +281,7 @@ DEEPSEEK_V2 = like(
     2048,
     BIAS,
     MLP_BIAS,
-    _experts_row(64, None, 1407, shared=2, sigmoid=False),
+    grouped_experts_row(64, None, 1407, shared=2, sigmoid=False),
     _first_row(0),
     rotary=_latent_row(choice=False),
   ),
@@ -304,7 +304,7 @@ DEEPSEEK_V3 = like(
   rows=usual_rows(
     4096,
     BIAS,
-    _experts_row(256, 8, 2048, scale=2.5, groups=(8, 4)),
+    grouped_experts_row(256, 8, 2048, scale=2.5, groups=(8, 4)),
     _first_row(3),
     rotary=_latent_row(),
   ),
@@ -324,7 +324,7 @@ GLM4_MOE_LITE = like(
   rows=usual_rows(
     202752,
     BIAS,
-    _experts_row(64, 4, 1536, scale=1.8),
+    grouped_experts_row(64, 4, 1536, scale=1.8),
     Row(_read_types, _write_types),
     rotary=_latent_row(queries=768, keys=192, heads=256),
     epsilon=1e-5,
@@ -339,7 +339,7 @@ GLM4_MOE = like(
     131072,
     attribute('attention_bias', 'qkv_bias', values.flag, False),
     attribute('use_qk_norm', 'qk_norm', values.flag, False),
-    _experts_row(128, 8, 1408),
+    grouped_experts_row(128, 8, 1408),
     _first_row(1),
     rotary=rope.rope_row(part=0.5),
     epsilon=1e-5,

@@ -1,12 +1,17 @@
 """Families whose layers have a state that only decays (Mamba-2).
 
 In Granite 4 and in Bamba a layer has either a state or attention, in Falcon-H1
-both side by side.
+both side by side. A layer of Nemotron-H has one of a state, attention, an MLP
+and experts, and nothing else.
 """
 
+import dataclasses
 import math
 
+import flax.linen as nn
+
 from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families.deepseek import grouped_experts_row
 from specjax.checkpoints.families.dense import GRANITE_ROWS, multiplier_row
 from specjax.checkpoints.families.hybrid import state_sources
 from specjax.checkpoints.families.llama import (
@@ -14,10 +19,14 @@ from specjax.checkpoints.families.llama import (
   DECODER,
   MLP_BIAS,
   SOURCES,
+  epsilon_row,
   like,
   usual_rows,
 )
 from specjax.checkpoints.families.table import (
+  EXPERT_WAYS,
+  EXPERTS,
+  GROUPS,
   KEEP,
   LINEAR,
   WAYS,
@@ -30,7 +39,7 @@ from specjax.checkpoints.families.values import take
 from specjax.models.config import Experts, Mamba2
 
 _LAYER = 'model.layers.{}.'
-_MIXER, _MLP = _LAYER + 'mamba.', _LAYER + 'feed_forward.'
+_MLP = _LAYER + 'feed_forward.'
 
 # Fields of the sizes: attribute, decoder and default.
 _NAMES = {
@@ -41,7 +50,6 @@ _NAMES = {
   'conv_bias': ('mamba_conv_bias', values.flag, True),
   'bias': ('mamba_proj_bias', values.flag, False),
 }
-_LIMIT = 'time_step_limit'
 
 
 def _endless(value):
@@ -51,8 +59,21 @@ def _endless(value):
     raise ValueError('[0.0, Infinity]')
 
 
+def _read_limit(rest, known):
+  del known  # Unused.
+  take(rest, 'time_step_limit', _endless, None)
+  return {}
+
+
 def _entries(value):
   return 0 if value == 'auto' else values.size(value)
+
+
+def _take_sizes(rest, names):
+  return {
+    field: take(rest, name, decode, usual)
+    for field, (name, decode, usual) in names.items()
+  }
 
 
 def _read_mamba(rest, known, layers, entries=None, **more):
@@ -65,11 +86,8 @@ def _read_mamba(rest, known, layers, entries=None, **more):
     entries: of all values; None: so many times the width as is said.
     **more: other fields.
   """
-  take(rest, _LIMIT, _endless, None)
-  sizes = {
-    field: take(rest, name, decode, usual)
-    for field, (name, decode, usual) in _NAMES.items()
-  }
+  _read_limit(rest, known)
+  sizes = _take_sizes(rest, _NAMES)
   expand = take(rest, 'mamba_expand', values.size, 2)
   entries = entries or expand * known['width']
   heads = sizes['value_heads']
@@ -159,13 +177,15 @@ def _write_experts(config):
   return {_COUNT: made.count, _CHOSEN: made.chosen, _SHARED: made.shared}
 
 
-_SOURCES = {
-  **SOURCES,
-  **state_sources(_MIXER),
-  **linear('layer{}/mixer/in', LINEAR, _MIXER + 'in_proj'),
-  'layer{}/mixer/conv_b': Tensors(KEEP, (_MIXER + 'conv1d.bias',)),
-  'layer{}/mixer/skip': Tensors(KEEP, (_MIXER + 'D',)),
-}
+def _mixer(name):
+  return state_sources(name) | {
+    **linear('layer{}/mixer/in', LINEAR, name + 'in_proj'),
+    'layer{}/mixer/conv_b': Tensors(KEEP, (name + 'conv1d.bias',)),
+    'layer{}/mixer/skip': Tensors(KEEP, (name + 'D',)),
+  }
+
+
+_SOURCES = SOURCES | _mixer(_LAYER + 'mamba.')
 _EXPERTS = _LAYER + 'block_sparse_moe.'
 _DENSE = {
   f'layer{{}}/{prefix}{ours}/w': Tensors(
@@ -347,4 +367,190 @@ FALCON_H1 = like(
   fixed={'state_beside': True},
   only={'attn_layer_indices': None, 'mamba_use_mlp': True},
   harmless=frozenset((_UNREAD + _UNREAD_BESIDE).split()),
+)
+
+# Types of layers of Nemotron-H: a letter and an older name of each.
+_KINDS = {
+  'linear_attention': ('M', 'mamba'),
+  'full_attention': ('*', 'attention'),
+  'mlp': ('-', 'mlp'),
+  'moe': ('E', 'moe'),
+}
+_TYPES, _PATTERN = 'layers_block_type', 'hybrid_override_pattern'
+_NEMOTRON_NAMES = {
+  'key_heads': ('n_groups', values.size, 8),
+  'value_heads': ('mamba_num_heads', values.size, 128),
+  'value_dim': ('mamba_head_dim', values.size, 64),
+  'key_dim': ('ssm_state_size', values.size, 128),
+  'kernel': ('conv_kernel', values.size, 4),
+  'conv_bias': ('use_conv_bias', values.flag, True),
+  'bias': ('use_bias', values.flag, False),
+  'activation': ('mamba_hidden_act', values.activation, nn.silu),
+}
+_GROUPED = grouped_experts_row(8, 2, 7688)
+_SHARED_WIDTH, _INNER = 'moe_shared_expert_intermediate_size', 'moe_latent_size'
+
+
+def _kinds(value):
+  known = {
+    name: kind for kind, (_, old) in _KINDS.items() for name in (kind, old)
+  }
+  names = [*known]
+  if not isinstance(value, list) or not all(x in names for x in value):
+    raise ValueError(f'a list of {" or ".join(map(repr, known))}')
+  return [known[x] for x in value]
+
+
+def _letters(value):
+  known = {letter: kind for kind, (letter, _) in _KINDS.items()}
+  if not isinstance(value, str) or not value or {*value} - {*known}:
+    raise ValueError(f'letters of {"".join(known)}')
+  return [known[x] for x in value]
+
+
+def _untied(value):
+  if value is not False:
+    raise ValueError('false, since transformers ties nothing here')
+
+
+def _read_layout(rest, known):
+  """Says the types of layers in one way; their number is that of the types."""
+  del known  # Nothing is.
+  pattern = take(rest, _PATTERN, _letters, None)
+  types = take(rest, _TYPES, _kinds, pattern or [*_KINDS])
+  count = take(rest, 'num_hidden_layers', values.size, len(types))
+  if pattern not in (None, types) or count != len(types):
+    raise ValueError(
+      f'{_TYPES} has {len(types)} layers, which {_PATTERN} and '
+      'num_hidden_layers must have, too'
+    )
+  rest |= {_TYPES: types, 'num_hidden_layers': count}
+  take(rest, 'tie_word_embeddings', _untied, None)
+  return {}
+
+
+def _read_kinds(rest, known):
+  types = rest.pop(_TYPES)
+  sizes = _take_sizes(rest, _NEMOTRON_NAMES)
+  shared = take(rest, _SHARED_WIDTH, values.size, 7688)
+  inner = take(rest, _INNER, values.size, 0)
+  experts = _GROUPED.read(rest, known)['experts']
+
+  def layers(*kinds):
+    return tuple(i for i, kind in enumerate(types) if kind in kinds)
+
+  states, attends, dense, sparse = map(layers, _KINDS)
+  made = None
+  if states:
+    try:
+      made = Mamba2(states, out_bias=sizes['bias'], **sizes)
+    except ValueError as error:
+      raise ValueError(f'mamba_num_heads, n_groups: {error}') from None
+  if sparse:
+    others = tuple(sorted((*states, *attends, *dense)))
+    changes = {'dense': others, 'shared': shared, 'inner': inner}
+    experts = dataclasses.replace(experts, **changes)
+  return {
+    'recurrent': made,
+    'experts': experts if sparse else None,
+    'without_attention': layers('mlp', 'moe'),
+    'without_mlp': layers('linear_attention', 'full_attention'),
+  }
+
+
+def _write_kinds(config):
+  types = []
+  for i in range(config.num_layers):
+    mixes = 'linear' if config.has_state(i) else 'full'
+    maps = 'moe' if config.is_sparse(i) else 'mlp'
+    alone = i in config.without_mlp
+    types.append(f'{mixes}_attention' if alone else maps)
+  written = {_TYPES: types}
+  if config.recurrent is not None:
+    if not isinstance(config.recurrent, Mamba2):
+      raise ValueError(f'recurrent = {config.recurrent}')
+    written |= {
+      name: getattr(config.recurrent, field)
+      for field, (name, *_) in _NEMOTRON_NAMES.items()
+    }
+    act = values.name_of(config.recurrent.activation)
+    written['mamba_hidden_act'] = act
+  if config.experts is not None:
+    written |= _GROUPED.write(config) | {
+      'n_shared_experts': 1,  # Of a width of its own, whatever their number.
+      _SHARED_WIDTH: config.experts.shared,
+      _INNER: config.experts.inner or None,
+    }
+  return written
+
+
+_BLOCK = 'backbone.layers.{}.'
+_INSIDE = _BLOCK + 'mixer.'
+# Of training and of readers, or without an effect in transformers.
+_UNREAD_NEMOTRON = """
+  attention_head_dim chunk_size expand hidden_dropout mamba_proj_bias
+  mamba_ssm_cache_dtype moe_shared_expert_overlap mtp_hybrid_override_pattern
+  mtp_layers_block_type norm_eps num_logits_to_keep num_nextn_predict_layers
+  num_query_groups partial_rotary_factor rescale_prenorm_residual
+  residual_in_fp32 rms_norm_eps rope_theta time_step_floor time_step_max
+  time_step_min time_step_rank use_mamba_kernels
+"""
+
+NEMOTRON_H = like(
+  DECODER,
+  'nemotron_h',
+  'NemotronHForCausalLM',
+  rows=(
+    Row(_read_layout, lambda config: {}),
+    *usual_rows(
+      4096,
+      MLP_BIAS,
+      Row(_read_limit, lambda config: {}),
+      Row(_read_kinds, _write_kinds),
+      rotary=values.derive(
+        'unturned', lambda known: tuple(range(known['num_layers']))
+      ),
+      activation=values.activation_row('mlp_hidden_act', 'relu2'),
+      epsilon=epsilon_row(1e-5, 'layer_norm_epsilon'),
+      kv_heads=8,
+      head_dim=128,
+      intermediate_size=21504,
+    ),
+  ),
+  fixed={'gated': False},
+  only={
+    'attention_bias': False,
+    'sliding_window': None,
+  },
+  harmless=frozenset(_UNREAD_NEMOTRON.split()),
+  sources={
+    'embedding': Tensors(KEEP, ('backbone.embeddings.weight',)),
+    'unembedding': SOURCES['unembedding'],
+    **scale('backbone.norm_f', 'norm'),
+    **scale(_BLOCK + 'norm', 'layer{}/norm1'),
+    **scale(_BLOCK + 'norm', 'layer{}/norm2'),
+    **_mixer(_INSIDE),
+    **linear('layer{}/qkv', GROUPS, *(_INSIDE + f'{x}_proj' for x in 'qkv')),
+    **linear('layer{}/out', LINEAR, _INSIDE + 'o_proj'),
+    **linear('layer{}/up', WAYS, _INSIDE + 'up_proj'),
+    **linear('layer{}/down', LINEAR, _INSIDE + 'down_proj'),
+    **linear('layer{}/shared_up', WAYS, _INSIDE + 'shared_experts.up_proj'),
+    **linear(
+      'layer{}/shared_down', LINEAR, _INSIDE + 'shared_experts.down_proj'
+    ),
+    **linear('layer{}/experts_in', LINEAR, _INSIDE + 'fc1_latent_proj'),
+    **linear('layer{}/experts_out', LINEAR, _INSIDE + 'fc2_latent_proj'),
+    'layer{}/experts/router': Tensors(LINEAR, (_INSIDE + 'gate.weight',)),
+    'layer{}/experts/router_shift': Tensors(
+      KEEP, (_INSIDE + 'gate.e_score_correction_bias',)
+    ),
+    'layer{}/experts/up': Tensors(
+      EXPERT_WAYS, (_INSIDE + 'experts.{expert}.up_proj.weight',)
+    ),
+    'layer{}/experts/down': Tensors(
+      EXPERTS, (_INSIDE + 'experts.{expert}.down_proj.weight',)
+    ),
+  },
+  prefix='backbone.',
+  unread=('mtp.',),
 )

@@ -198,8 +198,10 @@ TURNED = TensorSplit(
 )
 # [ways, F]: the gate before what it gates, or one way without a gate.
 WAYS = TensorSplit(lambda x: tuple(x[..., i, :] for i in range(x.shape[-2])))
-# The experts of a layer: [X, E, 2, F], gate and gated, and [X, F, E].
-EXPERT_WAYS = TensorSplit(lambda x: tuple(w[:, i] for w in x for i in range(2)))
+# The experts of a layer: [X, E, ways, F] as above, and [X, F, E].
+EXPERT_WAYS = TensorSplit(
+  lambda x: tuple(w[:, i] for w in x for i in range(x.shape[-2]))
+)
 EXPERTS = TensorSplit(tuple)
 
 
