@@ -146,9 +146,14 @@ def _parse_source(module: Module) -> ast.Module | None:
     return None
 
 
+_BLOCKS = ast.stmt, ast.excepthandler, ast.match_case
+
+
 def _list_imports(tree: ast.Module) -> tuple[str, ...]:
   imports: set[str] = set()
-  for node in ast.walk(tree):
+  nodes: list[ast.AST] = [tree]
+  for node in nodes:  # No expression has a statement in it.
+    nodes += (x for x in ast.iter_child_nodes(node) if isinstance(x, _BLOCKS))
     if isinstance(node, ast.Import):
       imports.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level:
