@@ -43,7 +43,7 @@ ALIKE = (
   'some tokens', 'recycling, tree', 'dspark, dynamic tree', 'domino, tree',
 )  # fmt: skip
 MEMORIES = models.slow_unless(
-  ('tree', 'cascade'), [x for x in models.DRAFTERS if x not in ALIKE]
+  ['tree'], [x for x in models.DRAFTERS if x not in ALIKE]
 )
 
 

@@ -304,6 +304,9 @@ SETTINGS = (
 )
 
 SPEC = Spec(TABLE, lm.make(TABLE, 3), verify.token, (LAST,))
+TREE = Spec(
+  TABLE, lm.make_tree(TABLE, (0, 0, 1, 1, 3)), verify.recursive, (LAST,)
+)
 PARAMS = Params(models.weights(TABLE, 0), models.near(TABLE, 0))
 LEVEL = 1e-4
 
@@ -323,12 +326,12 @@ def target_of(setting):
   )
 
 
-def begin():
+def begin(spec=SPEC):
   """Rows of every setting, read; and the setting of each."""
   which = np.tile(np.arange(len(SETTINGS)), ROWS)
   prompts, temperature, stages = zip(*(SETTINGS[i] for i in which), strict=True)
   values = make(temperature, stages, 5, SPEC.eos)
-  return which, models.run(SPEC, PARAMS, prompts, values, new_tokens=NEW)
+  return which, models.run(spec, PARAMS, prompts, values, new_tokens=NEW)
 
 
 def test_the_law_of_the_text_is_that_of_plain_sampling():
@@ -347,11 +350,15 @@ def test_the_law_of_the_text_is_that_of_plain_sampling():
   assert total.p_value() > LEVEL
 
 
-def test_a_target_accepts_itself():
-  """So the draft's penalties see what it has drafted, too."""
-  which, state = begin()
+@pytest.mark.parametrize('spec', [SPEC, TREE], ids=['chain', 'tree'])
+def test_a_target_accepts_itself(spec):
+  """So the draft's penalties see what it has drafted, too.
+
+  Of siblings the first is drawn from the law of the target.
+  """
+  which, state = begin(spec)
   params = PARAMS._replace(target=PARAMS.drafter)
-  state = generate.generate(params, state, jnp.int32(NEW), spec=SPEC)
+  state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
   tried, kept = np.zeros((2, len(SETTINGS)), int)
   np.add.at(tried, which, np.asarray(state.counts.tried.sum(1)))
   np.add.at(kept, which, np.asarray(state.counts.accepted.sum(1)))

@@ -1,4 +1,4 @@
-"""Trees, node by node, beside the same trees in plain Python.
+"""A chosen tree, node by node, beside the same tree in plain Python.
 
 A target accepts whatever tree it is given, and the text stays right: what a
 wrong tree costs is acceptance. So trees are compared here, under every stage
@@ -7,7 +7,6 @@ transformer, which sees what each node is told to see; its logits after every
 text come from full passes without a cache.
 """
 
-import collections
 import functools
 import itertools
 
@@ -18,7 +17,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.drafters.shapes import dynamic_tree, static_tree
+from specjax.drafters.shapes import dynamic_tree
 from specjax.loop import generate, scoring
 from specjax.models import prefill, transformer
 from specjax.types import Params
@@ -46,7 +45,6 @@ ROWS = tuple(
   for last, stages in itertools.product(range(4), (NEUTRAL, PENALTIES))
   for temperature, top_k in ((0.0, 0), (0.5, 0), (1.0, 2), (2.5, 0))
 )
-PARENTS = (0, 0, 0, 1, 1, 2, 4, 4)
 WALKER = lm.walk(MODEL)
 
 
@@ -64,11 +62,8 @@ def logits_of(prompt):
   return models.without_cache(MODEL, models.weights(MODEL, 0), prompt, 3)
 
 
-def steps(drafter, rounds=1):
-  """Drafts of every row and their verdicts, in float64, under so many keys.
-
-  The target drafts for itself.
-  """
+def step(drafter):
+  """Drafts of every row and their verdicts; the target drafts for itself."""
   tokens = np.zeros((len(ROWS), 128), np.int32)
   tokens[:, :2] = [row[0] for row in ROWS]
   length, values = np.full(len(ROWS), 2, np.int32), values_of(ROWS)
@@ -84,7 +79,7 @@ def steps(drafter, rounds=1):
   read = ctx._replace(cache=cache)
 
   @jax.jit
-  def step(keys):
+  def run(keys):
     _, to_draft, to_judge = scoring.split(keys)
     draft, _ = scoring.propose(drafter, params, memory, ctx, to_draft)
     _, logits = scoring.feed(MODEL, weights, read, draft)
@@ -93,10 +88,7 @@ def steps(drafter, rounds=1):
     )
     return draft, verdict
 
-  return [
-    jax.device_get(step(generate.row_keys(turn, range(len(ROWS)))))
-    for turn in range(rounds)
-  ]
+  return jax.device_get(run(generate.row_keys(0, range(len(ROWS)))))
 
 
 def processed(row, path):
@@ -104,11 +96,6 @@ def processed(row, path):
   prompt, _, _, stages = ROWS[row]
   logits = logits_of(prompt)[path]
   return papers_in_numpy.process(logits, prompt, path, ENDS, **stages)
-
-
-def target_of(row, path):
-  _, temperature, top_k, _ = ROWS[row]
-  return papers_in_numpy.pipeline(processed(row, path), temperature, top_k)
 
 
 def paths_of(draft, row):
@@ -124,41 +111,6 @@ def paths_of(draft, row):
   return paths
 
 
-@pytest.mark.slow  # Without stages `test_walkers` sees it.
-def test_a_static_tree_is_drawn_from_the_law_after_its_relatives(float64):
-  """Its ancestors, and its earlier siblings, none of which is repeated."""
-  drafter = static_tree.make(WALKER, PARENTS)
-  for draft, verdict in steps(drafter, rounds=2):
-    # The ceiling: the first child of each row is drawn from p itself.
-    assert (verdict.num_accepted == drafter.depth).all()
-    for row in range(len(ROWS)):
-      paths, siblings = [()], collections.defaultdict(set)
-      for node, parent in enumerate(PARENTS):
-        path, token = paths[parent], int(draft.tokens[row, node])
-        assert token not in siblings[parent]
-        q = remaining(row, path, target_of(row, path), siblings[parent])
-        np.testing.assert_allclose(draft.probs[row, node], q, atol=1e-9)
-        assert q[token] > 0
-        siblings[parent].add(token)
-        paths.append((*path, token))
-      assert draft.parents[row].tolist() == list(PARENTS)
-
-
-def remaining(row, path, q, drawn):
-  """Sequoia's distribution of a sibling that repeats none of those drawn."""
-  left = q.copy()
-  left[list(drawn)] = 0
-  if left.sum():
-    return left / left.sum()
-  if ROWS[row][1] == 0:  # The next best.
-    logits = processed(row, path)
-    order = sorted(range(VOCAB), key=lambda x: (x in drawn, -logits[x]))
-    return np.eye(VOCAB)[order[0]]
-  left = np.ones(VOCAB)
-  left[list(drawn)] = 0
-  return left / left.sum()
-
-
 def greedy(row, count):
   """The target's own text at temperature 0."""
   path: tuple = ()
@@ -172,7 +124,7 @@ def test_a_dynamic_tree_keeps_what_is_worth_most(float64):
   """The product of the confidences, at temperature 1, along the path."""
   depth, beam, nodes = 4, 2, 12
   drafter = dynamic_tree.make(WALKER, depth, beam, nodes)
-  ((draft, verdict),) = steps(drafter)
+  draft, verdict = step(drafter)
   assert (draft.size == nodes).all()
   trees, complete = [], 0
   for row in range(len(ROWS)):
