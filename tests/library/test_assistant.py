@@ -13,6 +13,7 @@ import specjax
 from specjax.drafters import assistant
 from specjax.drafters.heads import files
 from specjax.models import transformer
+from specjax.models.config import Mamba2
 from specjax.types import Params
 from tests.library.test_published_eagle import check_along_a_text
 from tests.support import family_outputs, models
@@ -238,9 +239,11 @@ def test_files_that_are_damaged_are_refused(changes, message, target, tmp_path):
 def test_keys_of_another_target_are_refused(target):
   module = assistant.Assistant(target.model.config, E)
   own = target.model.config
+  states = Mamba2(tuple(range(LAYERS)), 1, 2, 3, 4, kernel=2)
   for changes, message in (
     ({'wide': dataclasses.replace(own.wide, head_dim=8)}, '2 heads of 16'),
     ({'windows': (5,) * LAYERS}, 'without a window'),
+    ({'recurrent': states}, 'the target has none'),
   ):
     other = transformer.build(dataclasses.replace(own, **changes))
     with pytest.raises(ValueError, match=message):
