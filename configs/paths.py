@@ -10,7 +10,7 @@ its cores. With the files of `configs/real_pair.py` in FOLDER,
     --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \
     --config.results=results/paths/real_pair
 
-compares one path and two of them on fewer prompts.
+compares `block` and `multi_path` on fewer prompts.
 
 Thomas and Pal (arXiv:2602.16961) report that greedy multi-path block
 verification, here `multi_path`, raises tokens per target call by over 30%
@@ -34,15 +34,14 @@ def get_config(folder: str = '') -> Experiment:
     options = {'widths': (count,)} | options
     return Candidate('lm', gamma, draft, options, rules)
 
-  best = 'importance', 'traversal', 'multi_path'
-  others = () if folder else ('naive', 'recursive', 'k_seq')
+  rules = 'naive', 'recursive', 'k_seq', 'importance', 'traversal', 'multi_path'
   drawn = {'replacement': True}
   x = Experiment(
     name='paths',
     target=Checkpoint(pair.path('target')),
     candidates={
       'one path': paths(1, 'block'),
-      'two paths': paths(2, *others, *best, **drawn),
+      'two paths': paths(2, *rules[-1 if folder else 0 :], **drawn),
       'two without replacement': paths(2, 'recursive'),
       'two with a hub': paths(2, 'hub', hub=True),
       'four paths': paths(4, 'multi_path', **drawn),
@@ -61,8 +60,8 @@ def get_config(folder: str = '') -> Experiment:
     x,
     target=real.target,
     rounds=real.rounds,
-    drafters=('one path', 'two paths', 'one path of 8'),
-    prompts=dataclasses.replace(real.prompts, count=24),
+    drafters=('one path', 'two paths'),
+    prompts=dataclasses.replace(real.prompts, count=16),
     max_new_tokens=48,
     batch=8,
   )
