@@ -203,7 +203,7 @@ def test_arrivals_are_drawn_once_and_scaled(folder, tmp_path):
 
 def settings(folder, tmp_path, **changes):
   options = {
-    'drafters': ('draft',),
+    'drafters': ('ngram',),
     'verifiers': ('token',),
     'temperatures': (1.0,),
     'batch': 2,
@@ -225,7 +225,7 @@ def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
   assert {*map(reports.fault, rows)} == {''}
   assert [(r['drafter'], r['fraction']) for r in rows] == [
-    (name, fraction) for fraction in (None, 0.5) for name in ('plain', 'draft')
+    (name, fraction) for fraction in (None, 0.5) for name in ('plain', 'ngram')
   ]
   once, _, slow, other = rows
   assert slow['requests_per_second'] == 0.5 * once['requests_per_second']
@@ -243,39 +243,3 @@ def test_a_study_has_its_own_config(file):
   argv = [*file, '--config.requests=20', '--prompts.count=9']
   x = command.parse(argv, (Arrivals,), get_config=arrivals.get_config)
   assert (type(x), x.requests, x.prompts.count) == (Arrivals, 20, 9)
-
-
-def row(fraction, **changes):
-  made_up = {
-    'program': 'arrivals', 'config': 'arrivals', 'drafter': 'plain',
-    'gamma': 0, 'verifier': 'token', 'domain': 'code', 'batch': 16,
-    'chunk': 2, 'requests': 20, 'temperature': 1.0, 'new_tokens': [2, 9],
-    'fraction': fraction, 'tokens_per_second': 900.0,
-    'requests_per_second': 10.0, 'device': 'an abacus',
-  }  # fmt: skip
-  if fraction is not None:
-    made_up |= arrivals.numbers(made(), 4)
-  return made_up | changes
-
-
-def test_tables_say_what_rows_have():
-  quick = {'drafter': 'draft', 'gamma': 3, 'latency_p95_ms': 1100.0}
-  slow = {'first_token_p95_ms': 180.0, 'latency_p95_ms': 1200.0}
-  rows = [row(None), row(0.5, **slow), row(0.5, **slow | quick)]
-  assert {*map(reports.fault, rows)} == {''}
-  assert '16\ntexts of each rate' in reports.of(rows).headline(rows)
-  lines = [
-    [cell.strip() for cell in line.strip('|').split('|')]
-    for line in reports.summary(rows).splitlines()
-    if line.startswith(('| plain', '| draft,'))
-  ]
-  once, plain, draft = lines
-  assert once == ['plain', '900', '10.0']
-  assert plain[:3] == ['plain', '0.5', '10.0']
-  assert plain[5] == '115 / 180 / -'
-  assert (plain[9], draft[9]) == ('1115 / 1200 / -', '1115 / 1100 / -')
-  # What is not there is not said.
-  assert 'Requests by rate' not in reports.summary(rows[:1])
-  assert reports.figures(rows[:1]) == ()
-  (figure,) = reports.figures(rows)
-  assert len(figure(rows).axes) == 3

@@ -4,6 +4,7 @@ Wrong rules and drafters are convicted, each by the law that it breaks and with
 a counterexample; right ones are acquitted.
 """
 
+import dataclasses
 import json
 import re
 from fractions import Fraction
@@ -15,9 +16,16 @@ import pytest
 from specjax import checkpoints, pair, verify
 from specjax.bench import results
 from specjax.bench.config import Certificate
-from specjax.certify import rule_trial, small_steps, trial
+from specjax.certify import (
+  cases,
+  drafter_trial,
+  rule_trial,
+  small_steps,
+  trial,
+)
 from specjax.errors import UserError
 from specjax.programs import certify
+from specjax.types import Params
 from tests.support import rules_on_trial, tiny
 
 _PLACE = {
@@ -28,16 +36,10 @@ _PLACE = {
 slow = pytest.mark.slow
 
 LOSSY = [
-  ('rule', 'leftover_to_first', 'total variation'),
   pytest.param('rule', 'by_logits', 'total variation', marks=slow),
   ('rule', 'ties_fail', 'of a small step: one token'),
   pytest.param('rule', 'first_sibling_only', 'total variation', marks=slow),
-  pytest.param('rule', 'argmax_is_welcome', 'total variation', marks=slow),
   pytest.param('drafter', 'reports_top_two', 'breaks law 1', marks=slow),
-  pytest.param('drafter', 'one_coin', 'breaks law 1', marks=slow),
-  pytest.param('drafter', 'own_seed', 'breaks law 6', marks=slow),
-  pytest.param('drafter', 'drops_unlikely', 'breaks law 2', marks=slow),
-  pytest.param('drafter', 'unnormalised', 'breaks law 5', marks=slow),
 ]
 # The output is right all the same.
 BREAKS = [
@@ -45,11 +47,8 @@ BREAKS = [
   pytest.param('drafter', 'keeps_rejected', 3, 'learns=True', marks=slow),
 ]
 RIGHT = [
-  pytest.param('rule', 'scaled:0.7', marks=slow),
   pytest.param('rule', 'drawn_only', marks=slow),
-  pytest.param('drafter', 'bigrams', marks=slow),
   pytest.param('drafter', 'remembers', marks=slow),
-  pytest.param('policy', 'patient:2', marks=slow),
   pytest.param('policy', 'unlikely', marks=slow),
 ]
 
@@ -84,6 +83,28 @@ def test_what_is_wrong_is_convicted(tmp_path, capsys, kind, name, why):
   found = said['counterexample']
   assert found['expected'] != found['obtained']
   assert '### Counterexample' in page
+
+
+@slow
+@pytest.mark.parametrize(
+  ('name', 'law'),
+  [
+    ('one_coin', 1),
+    ('own_seed', 6),
+    ('drops_unlikely', 2),
+    ('unnormalised', 5),
+  ],
+)
+def test_a_law_that_drafts_break_is_named_with_a_counterexample(name, law):
+  """From drafts behind texts that were just read, without the loop."""
+  drafter, own = trial.load(f'{_PLACE["drafter"]}.{name}')
+  tiny = cases.models('transformer')
+  tiny = dataclasses.replace(tiny, params=Params(tiny.params.target, own))
+  moment = drafter_trial.Watched(tiny, drafter, quick=True).fresh()
+  assert drafter_trial.broken(moment.drafts, 64, 1e-5) == law
+  found = drafter_trial.smallest([moment], law, 1e-5)
+  assert found['expected'] != found['obtained']
+  assert found['text']
 
 
 @pytest.mark.parametrize(('kind', 'name', 'law', 'remedy'), BREAKS)
@@ -167,10 +188,8 @@ def test_a_counterexample_can_be_checked_by_hand(name):
   [
     (verify.token, 0),
     (verify.block, 0),
-    pytest.param(verify.recursive, 0, marks=slow),
     pytest.param(verify.k_seq, 0, marks=slow),
     (verify.lenience(0.5), 1),
-    pytest.param(verify.typical(), 1, marks=slow),
   ],
 )
 def test_small_steps_of_the_rules_of_the_library(rule, wrong):

@@ -96,20 +96,18 @@ def test_greedy_texts_are_those_of_plain_decoding(folder, capsys):
 
 @pytest.mark.slow
 def test_a_prediction_is_of_constrained_texts(folder, tmp_path):
-  free = experiment(folder, results=str(tmp_path / 'free'))
-  bound = experiment(
-    folder, sampling=by_pattern('[a-d]{4,9}'), results=str(tmp_path / 'bound')
+  x = experiment(
+    folder,
+    sampling=by_pattern('[a-d]{4,9}'),
+    drafters=('draft',),
+    results=str(tmp_path / 'a'),
   )
-  written = []
-  for x in (free, bound):
-    predict.main(OnDevice(**vars(x)))
-    text = pathlib.Path(x.results, 'rows.jsonl').read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
-    written.append({row['tokens'] for row in rows if 'tokens' in row})
-  free_tokens, bound_tokens = written
-  # Two prompts, and at most nine letters and an end of each.
-  assert free_tokens == {2 * 16}
-  assert max(bound_tokens) <= 2 * 10
+  predict.main(OnDevice(**vars(x)))
+  text = pathlib.Path(x.results, 'rows.jsonl').read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  tokens = {row['tokens'] for row in rows if 'tokens' in row}
+  # Two prompts, and at most nine letters and an end of each; 16 without it.
+  assert 0 < max(tokens) <= 2 * 10
 
 
 def test_settings_know_a_schema_by_its_content(folder, schema):

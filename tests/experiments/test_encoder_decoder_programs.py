@@ -117,6 +117,11 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   x = experiment(folder)
   x.results = str(tmp_path / 'a')
   runner = Runner(plan(x))
+  runner.run()
+  (row,) = runner.folder.rows
+  assert row['tokens'] == 2 * 12
+  assert row['identical_to_plain'] == 2
+  assert not row['differences']
   # Texts of 13 tokens; prompts of 20 and more lie with the encoder.
   assert runner.built.slots == (128, 128)
   (method,) = runner.built.methods
@@ -132,18 +137,6 @@ def test_prompts_are_sources_and_texts_begin_anew(folder, tmp_path, capsys):
   assert shown == x.prompt
   assert shown.startswith('translate English to German: The house')
   assert json.loads(last.splitlines()[-1])['tokens'] == made.texts[0]
-
-
-@pytest.mark.slow
-def test_a_whole_run(folder, tmp_path):
-  x = experiment(folder)
-  x.results = str(tmp_path / 'a')
-  runner = Runner(plan(x))
-  runner.run()
-  (row,) = runner.folder.rows
-  assert row['tokens'] == 2 * 12
-  assert row['identical_to_plain'] == 2
-  assert not row['differences']
 
 
 def test_inspect_describes_and_counts_what_a_step_reads(folder, capsys):

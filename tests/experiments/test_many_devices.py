@@ -1,4 +1,4 @@
-"""Eight simulated devices, in one process and in two, against a single one."""
+"""Simulated devices, in one process and in two, against a single one."""
 
 import json
 import os
@@ -11,15 +11,16 @@ import pytest
 from experiments import paper_costs
 from specjax.models import sharding
 from specjax.models.sharding import Placement
+from specjax.programs import generate
 from tests.experiments.test_run import CONFIG
 from tests.support import processes, tiny
 from tests.support.many_devices import SIZES
 
 CPU = {'JAX_PLATFORMS': 'cpu'}
 FLAGS = os.environ.get('XLA_FLAGS', '')
-EIGHT, FOUR = (
+EIGHT, FOUR, TWO = (
   {'XLA_FLAGS': f'{FLAGS} --xla_force_host_platform_device_count={n}'}
-  for n in (8, 4)
+  for n in (8, 4, 2)
 )
 
 
@@ -157,18 +158,18 @@ def end(process: subprocess.Popen) -> tuple[int, list[str]]:
 def test_a_process_that_is_not_joined_says_what_it_waited_for():
   """The other one never comes, or the address is not its own."""
   place = f'127.0.0.1:{processes.free_port()}'
-  one, other = join('127.0.0.1:1', 1, 3), join(place, 0, 3)
+  one, other = join('127.0.0.1:1', 1, 1), join(place, 0, 1)
   status, (line,) = end(one)
   assert status == 1
   assert line.startswith(
-    'error: mesh.coordinator: process 1 (of 0 to 1) waited 3 s for process 0, '
+    'error: mesh.coordinator: process 1 (of 0 to 1) waited 1 s for process 0, '
     'but nothing answers at 127.0.0.1:1 '
   )
   assert '; start process 0 there, correct the address, or raise' in line
   status, (line,) = end(other)
   assert status == 1
   assert line.startswith(
-    'error: mesh.timeout: process 0 (of 0 to 1) waited 3 s for all 2 to join '
+    'error: mesh.timeout: process 0 (of 0 to 1) waited 1 s for all 2 to join '
     f'at {place}; start each with the same mesh.processes and '
   )
 
@@ -185,7 +186,11 @@ def test_a_port_in_use_is_named():
 
 
 @pytest.mark.parametrize(
-  'what', [pytest.param('idle', marks=pytest.mark.slow), 'computing', 'bug']
+  'what',
+  [
+    *(pytest.param(x, marks=pytest.mark.slow) for x in ('idle', 'computing')),
+    'bug',
+  ],
 )
 def test_where_a_process_dies_the_other_one_says_so(what):
   """By jax's heartbeat, or by the connection that breaks."""
@@ -218,18 +223,21 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_processes_make_the_same_text(folder):
-  flags = [
+def test_two_processes_make_the_same_text(folder, capsys):
+  generate.main(
+    tiny.experiment(folder, prompt='def f(x):', drafters=('ngram',))
+  )
+  expected = capsys.readouterr().out.splitlines()[-1]
+  first, second = processes.two(
+    'experiments.generate',
     f'--config={folder / "config.py"}',
     '--config.prompt=def f(x):',
     '--config.drafters=("ngram",)',
-  ]
-  one = python('experiments.generate', *flags)
-  assert one.returncode == 0, one.stderr
-  flags.append('--config.mesh.model=8')
-  first, second = processes.two('experiments.generate', *flags, **FOUR)
+    '--config.mesh.model=4',
+    **CPU,
+    **TWO,
+  )
   assert first.returncode == second.returncode == 0, first.stderr
-  expected = one.stdout.splitlines()[-1]
   assert len(json.loads(expected)['tokens']) == 12
   # Only the first of them prints.
   assert first.stdout.count(expected) == 1
@@ -241,7 +249,7 @@ def test_two_processes_make_the_same_rows(folder, tmp_path):
   flags = [
     f'--config={folder / "config.py"}',
     '--config.mesh.data=2',
-    '--config.mesh.model=4',
+    '--config.mesh.model=2',
     '--config.batch=2',
     "--config.drafters=('draft',)",
   ]
@@ -249,9 +257,9 @@ def test_two_processes_make_the_same_rows(folder, tmp_path):
   for name in ('one', 'two'):
     command = 'experiments.run', *flags, f'--config.results={tmp_path / name}'
     if name == 'one':
-      ended = [python(*command, **EIGHT)]
+      ended = [python(*command, **FOUR)]
     else:
-      ended = processes.two(*command, **FOUR)
+      ended = processes.two(*command, **TWO)
     assert not any(done.returncode for done in ended), ended[0].stderr
     lines = (tmp_path / name / 'rows.jsonl').read_text().splitlines()
     rows.append([json.loads(line) for line in lines])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import specjax
-from specjax import checkpoints
+from specjax import checkpoints, pair
 from tests.support import hub, notebooks, tiny
 
 FOLDER = notebooks.ROOT / 'notebooks'
@@ -26,6 +26,12 @@ x.prompt, x.max_new_tokens = 'for i in a:\\n  for i in', 12
 PAIR = """
 TARGET, DRAFT, DTYPE = 'tiny/target@main', 'tiny/draft', 'float32'
 GAMMAS, NEW_TOKENS, PROMPTS = (2,), 12, PROMPTS[:5]
+"""
+
+# The programs of the other cells are those of a pair of the Hub.
+INSPECT = """
+_shell(f'{sys.executable} -m specjax inspect {flags}')
+raise SystemExit
 """
 
 LAST_ROW = """
@@ -80,17 +86,14 @@ def test_a_pair_of_the_hub_has_its_verdict(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_the_hub_the_embedded_pair_has_a_verdict(monkeypatch):
+def test_on_a_cpu_the_embedded_pair_takes_its_place(monkeypatch):
+  """As far as the flags of its programs, which are those of any pair."""
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   shown = notebooks.run_cells(
-    PAYS,
-    skip_tags=('install',),
-    after={'pair': 'GAMMAS, NEW_TOKENS = (1, 2), 24'},
-    timeout=600,
+    PAYS, skip_tags=('install',), after={'flags': INSPECT}
   )
-  assert 'draft-128\n' in shown
-  assert '; the best draft length is ' in shown
-  assert '\nsame text           ' in shown
+  assert f'cpu: {pair.path("target")} with {pair.path("draft-128")}' in shown
+  assert '"refused": []' in shown
 
 
 @pytest.mark.parametrize('path', EVERY)

@@ -36,7 +36,6 @@ def experiment(kind=OnDevice, **changes):
   [
     ('run', OnDevice),
     ('predict', OnDevice),
-    ('explain', OnDevice),
     ('parity', Parity),
     ('inspect', OnDevice),
   ],
@@ -45,7 +44,7 @@ def test_a_program_takes_them(program, kind, tmp_path, capsys, monkeypatch):
   # Times of so tiny a pair may be anything.
   monkeypatch.setattr(sanity_checks, 'find', lambda row: [])
   x = experiment(kind, results=str(tmp_path / 'a'))
-  if program == 'explain':
+  if program in ('run', 'predict'):
     x.drafters = ('lm',)
   importlib.import_module(f'specjax.programs.{program}').main(x)
   last = json.loads(capsys.readouterr().out.strip().splitlines()[-1])

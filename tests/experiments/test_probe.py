@@ -110,13 +110,17 @@ def test_a_reading_that_drafts_fewer_tokens_is_compared_over_these():
   assert 'fewer: 2.00 tokens a draft of 2, 1.25 as configured' in said
 
 
-def experiment(folder, results, member):
-  reading = Candidate(
-    'tests.support.readings.load', 3, str(folder), {'member': member}
-  )
+def experiment(folder, results, *members):
+  """A head for each member of the pair that a path is read as."""
+  heads = {
+    name: Candidate(
+      'tests.support.readings.load', 3, str(folder), {'member': name}
+    )
+    for name in members
+  }
   return tiny.experiment(
     folder,
-    candidates={'head': reading, 'ngram': Candidate('ngram', 2)},
+    candidates={**heads, 'ngram': Candidate('ngram', 2)},
     results=str(results),
     max_new_tokens=8,
     prompts=tiny.Prompts(domains=('code', 'structured'), count=4, length=8),
@@ -126,39 +130,35 @@ def experiment(folder, results, member):
 
 @pytest.mark.slow
 def test_the_right_reading_is_found_and_rows_are_kept(folder, tmp_path, capsys):
-  x = experiment(folder, tmp_path / 'a', 'draft')
+  x = experiment(folder, tmp_path / 'a', 'draft', 'target')
   with pytest.raises(SystemExit, match='1'):
     probe.main(x)
-  last = json.loads(capsys.readouterr().out.splitlines()[-1])
-  assert last['best'] == {'head': 'the weights of the target'}
-  assert last['changes'] == {'head': {'member': 'target'}}
+  *said, last = capsys.readouterr().out.splitlines()
+  last = json.loads(last)
+  right = 'the weights of the target'
+  assert last['best'] == {'draft': right, 'target': CONFIGURED}
+  assert last['changes']['draft'] == {'member': 'target'}
+  assert "its first token is the target's in 1.00 of places" in '\n'.join(said)
   file = tmp_path / 'a' / 'rows.jsonl'
   before = file.read_text()
   rows = [json.loads(line) for line in before.splitlines()]
-  assert [r['alternative'] for r in rows] == [CONFIGURED, last['best']['head']]
+  assert [r['alternative'] for r in rows[:2]] == [CONFIGURED, right]
   # The target drafts for itself: every token of each place agrees.
   assert rows[1]['unit_places'] == [6] * 8
   assert rows[1]['unit_accepted'] == [[6] * 3] * 8
   with pytest.raises(SystemExit, match='1'):
-    probe.main(experiment(folder, tmp_path / 'a', 'draft'))
+    probe.main(experiment(folder, tmp_path / 'a', 'draft', 'target'))
   assert file.read_text() == before
   assert 'read otherwise it accepts clearly more' in report.headline(rows)
-
-
-def test_a_head_that_is_read_rightly_is_called_right(folder, tmp_path, capsys):
-  probe.main(experiment(folder, tmp_path / 'a', 'target'))
-  out = capsys.readouterr().out
-  assert json.loads(out.splitlines()[-1])['best'] == {'head': CONFIGURED}
-  assert "its first token is the target's in 1.00 of places" in out
 
 
 @pytest.mark.slow
 def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'target')
-  x.candidates['head'].options['widths'] = (2, 1, 1)
+  x.candidates['target'].options['widths'] = (2, 1, 1)
   x.verifiers = ('recursive',)
   probed = probe.Probe(probe.prepare(x))
-  one, loaded = probed.plan.drafters['head'], probed.built
+  one, loaded = probed.plan.drafters['target'], probed.built
   seen = probe.look(one, loaded, {}, probed.jobs[:1])
   assert seen.accepted.shape[1] == 3
   assert seen.mean == 3
@@ -176,7 +176,7 @@ def test_a_reading_that_overflows_accepts_nothing(
   folder, tmp_path, monkeypatch
 ):
   one = probed(folder, tmp_path)
-  head, loaded = one.plan.drafters['head'], one.built
+  head, loaded = one.plan.drafters['draft'], one.built
   watch, calls = replay.watch, []
 
   def overflows(*args):
@@ -200,7 +200,7 @@ def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
   one = probed(folder, tmp_path)
   none = Look(np.zeros(8, int), np.zeros((8, 3)))
   monkeypatch.setattr(probe, 'look', lambda *_: none)
-  head, loaded = one.plan.drafters['head'], one.built
+  head, loaded = one.plan.drafters['draft'], one.built
   assert probe.short(head, loaded, one.jobs) == {}
   with pytest.raises(UserError, match='all texts of the target end within 3'):
     one.run()
@@ -331,7 +331,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
 def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
   x = experiment(folder, tmp_path / 'a', 'draft')
   probed = probe.Probe(probe.prepare(x))
-  one, loaded = probed.plan.drafters['head'], probed.built
+  one, loaded = probed.plan.drafters['draft'], probed.built
   jobs = probe.jobs(probed.built.job, probed.built.prompts, 6, 5)
   assert sum(job.live for job in jobs) == 6
   found = probe.short(one, loaded, jobs)

@@ -148,7 +148,7 @@ from tests.support import serving
 
 def main():
   folder = pathlib.Path({folder!r})
-  x = serving.settings(folder, grace={grace}, port=0)
+  x = serving.settings(folder, grace={grace}, port=0, predictions=0)
   serve.main(x)
 
 command.guard(main)

@@ -1,4 +1,4 @@
-"""Drafters as a researcher might write them: wrong ones, and two right ones.
+"""Drafters as a researcher might write them: wrong ones, and a right one.
 
 All draft a chain from a table of logits after the last token. Each is a load
 function that is named on the command line of `experiments.certify`.
@@ -171,7 +171,6 @@ drops_unlikely = _changed(_drops_unlikely)
 own_seed = _load(functools.cache(_own_seed))
 keeps_rejected = _load(lambda depth: _remembering(depth, _keeps_rejected))
 # Right.
-bigrams = _load(_drafter)
 remembers = _load(lambda depth: _remembering(depth, _committed))
 
 

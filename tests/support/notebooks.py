@@ -124,15 +124,12 @@ def _run(path, sources: list[str], folder: str, timeout: float) -> str:
   return done.stdout
 
 
-def run_cells(
-  path, skip_tags=(), timeout: float = 300, after: dict[str, str] | None = None
-) -> str:
+def run_cells(path, skip_tags=(), after: dict[str, str] | None = None) -> str:
   """Runs a notebook in a process and an empty folder of its own.
 
   Args:
     path: of the notebook.
     skip_tags: cells with one of these tags (`metadata.tags`) are left out.
-    timeout: seconds for all cells together.
     after: source that runs after the first cell with a tag, by tag: how a test
       changes what a cell has set.
 
@@ -153,7 +150,7 @@ def run_cells(
   if left:
     raise ValueError(f'after: {path} has no cell with the tags {list(left)}')
   with tempfile.TemporaryDirectory() as folder:
-    return _run(path, sources, folder, timeout)
+    return _run(path, sources, folder, timeout=300)
 
 
 def store(path: pathlib.Path) -> None:

@@ -1,22 +1,9 @@
-"""Policies as a researcher might write them: two right ones, and bad input."""
+"""Policies as a researcher might write them: a right one, and bad input."""
 
 import jax
 import jax.numpy as jnp
 
 from specjax.drafters.shapes.policies import Policy
-
-
-def patient(more: float = 1) -> Policy:
-  """Right: as many tokens as the step before accepted, and some more."""
-
-  def learn(memory, drafted, accepted):
-    del memory, drafted  # Unused.
-    return jnp.int32(accepted + int(more))
-
-  return Policy(
-    lambda memory, last: last.drafted < memory, lambda: jnp.int32(2), learn
-  )
-
 
 unlikely = Policy(lambda memory, last: last.reach > 0.2)
 

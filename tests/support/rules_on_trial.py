@@ -64,23 +64,6 @@ first_sibling_only = verify.recursive._replace(rest=_first_sibling_only)
 argmax_is_welcome = _chain_rule(_argmax_is_welcome)
 
 
-def scaled(factor: float) -> Rule:
-  """Right: it accepts a share of what it might, and makes up for it."""
-
-  def accept(draft, scores):
-    return factor * jnp.minimum(_ratio(draft, scores), 1)
-
-  def rest(draft, scores, row):
-    p = scores.probs[row]
-    q = drafted_probs(draft, p.shape[-1], p.dtype)
-    left = p - factor * jnp.minimum(p, q[jnp.minimum(row, len(q) - 1)])
-    total = left.sum()
-    left = jnp.where(total > 0, left / jnp.where(total > 0, total, 1), p)
-    return jnp.where(row < draft.size, left, p)
-
-  return _chain_rule(accept, rest)
-
-
 # Bad input.
 wrong_shape = _chain_rule(lambda draft, scores: scores.probs)
 whole_numbers = _chain_rule(rest=lambda draft, scores, row: jnp.arange(3))
