@@ -20,7 +20,7 @@ from tests.support import tiny
 
 
 def experiment(folder, **changes):
-  settings = {'gammas': (2,), 'drafters': ('ngram',), 'quick': False}
+  settings = {'gammas': (2,), 'drafters': ('draft',), 'quick': False}
   return tiny.experiment(folder, **(settings | changes))
 
 
@@ -86,8 +86,7 @@ def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
 @pytest.mark.slow
 def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
   """Three prompts in batches of two: the last row of the last one is empty."""
-  changes = {'drafters': ('draft',), 'results': str(tmp_path / 'a')}
-  x = experiment(folder, batch=2, **changes)
+  x = experiment(folder, batch=2, results=str(tmp_path / 'a'))
   x.prompts = dataclasses.replace(x.prompts, count=3)
   predictor = predict.Predictor(predict.prepare(x))
   with pytest.MonkeyPatch.context() as patch:
