@@ -100,10 +100,11 @@ def job(turn):
   )
 
 
-@pytest.mark.slow
-def test_drafters_look_on_together_as_they_do_alone():
+@pytest.mark.parametrize('kinds', models.slow_unless([2], [2, 3]))
+def test_drafters_look_on_together_as_they_do_alone(kinds):
   """Drafts are drawn, copied, and made from features of the target."""
-  names, drawn = ('lm', 'ngram', 'eagle 1'), (True, False, False)
+  names = ('lm', 'ngram', 'eagle 1')[:kinds]
+  drawn = (True, False, False)[:kinds]
   ways = [
     measure.Decoding(models.spec_of(n), models.params_of(n)) for n in names
   ]
