@@ -6,8 +6,8 @@
 No time is taken, so the machine may be busy; the run takes some ten minutes of
 its cores. With the files of `configs/real_pair.py` in FOLDER,
 
-  python -m experiments.run --config configs/paths.py:FOLDER \
-    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \
+  python -m experiments.run --config configs/paths.py:FOLDER \\
+    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \\
     --config.results=results/paths/real_pair
 
 compares `block` and `multi_path` on fewer prompts.

@@ -45,6 +45,8 @@ from specjax.stats import folders, row
 from specjax.stats.folders import Rows
 
 MARKDOWN = 'markdown'
+# What a row may do to a table that its types do not show.
+_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _PART = re.compile(r'(<!-- (\w+): (.+?) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 _HEADING = re.compile(r'^(#+) (.*)$', re.MULTILINE)
 
@@ -170,20 +172,38 @@ def documents(root: pathlib.Path) -> dict[pathlib.Path, str]:
   return {path: way for path, way in every.items() if path.exists()}
 
 
-def write(root: pathlib.Path, rows: Rows) -> dict[str, str]:
+def _attempt(
+  warnings: list[str], what: Any, make: Callable, *given: Any
+) -> Any:
+  """Calls a function; where rows are damaged, a warning says so instead."""
+  try:
+    return make(*given)
+  except _FAULTS as error:
+    why = error if isinstance(error, UserError) else repr(error)
+    warnings.append(f'{what}: not written: {why}')
+    return None
+
+
+def write(root: pathlib.Path, rows: Rows) -> tuple[dict[str, str], list[str]]:
   """Writes the summary and the figures of each folder.
 
   Returns:
-    The summaries by folder.
+    The summaries by folder; what could not be written, and why.
   """
   summaries: dict[str, str] = {}
+  warnings: list[str] = []
   for name, folder_rows in rows.items():
     folder = root / name
-    summaries[name] = reports.summary(folder_rows)
-    (folder / 'summary.md').write_text(summaries[name])
+    what = f'{folder}/summary.md'
+    text = _attempt(warnings, what, reports.summary, folder_rows)
+    if text is None:
+      continue
+    summaries[name] = text
+    (folder / 'summary.md').write_text(text)
     for draw in reports.figures(folder_rows):
-      reports.save(draw, folder_rows, folder)
-  return summaries
+      what = f'{folder}/{draw.__name__}.png'
+      _attempt(warnings, what, reports.save, draw, folder_rows, folder)
+  return summaries, warnings
 
 
 def compare(x: Published | Calculated) -> None:
@@ -203,9 +223,11 @@ def compare(x: Published | Calculated) -> None:
 
 def regenerate_markdown(root: pathlib.Path, rows: Rows) -> list[str]:
   """Writes summaries, figures and pages; returns what could not be."""
-  summaries, warnings = write(root, rows), []
+  summaries, warnings = write(root, rows)
   for page in findings.PAGES:
-    (root / page.file).write_text(findings.text(rows, page))
+    found = _attempt(warnings, root / page.file, findings.text, rows, page)
+    if found is not None:
+      (root / page.file).write_text(found)
   (root / 'papers.md').write_text(published.page())
   if root.resolve().name == 'results':  # The one that documents quote.
     for document, way in documents(root.resolve().parent).items():

@@ -35,6 +35,7 @@ from specjax.types import (
   KV,
   Draft,
   Drafter,
+  KVState,
   Params,
   Scores,
   Spec,
@@ -203,10 +204,12 @@ def _answers(model: Model) -> Model:
         heads, *widths = caches.heads(c, layer)
         shapes = ((batch, count, heads, width) for width in widths)
         new = (jnp.broadcast_to(logits[:, :, None, :1], s) for s in shapes)
-        return caches.block_of_rows(*new)
+        made = caches.block_of_rows(*new)
+        return flight[layer]._replace(k=made.k, v=made.v)
 
       flight = tuple(
-        rows(i) if isinstance(x, KV) else x for i, x in enumerate(flight)
+        rows(i) if isinstance(x, KV | KVState) else x
+        for i, x in enumerate(flight)
       )
     return Output(logits, tapped, flight)
 

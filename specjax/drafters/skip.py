@@ -92,6 +92,12 @@ def load(
       'nothing: name layers to leave out, see specjax.drafters.skip.search'
     )
   fewer = variants.without(model, attention, mlp).config
+  before = model.config.without_attention, model.config.without_mlp
+  if before == (fewer.without_attention, fewer.without_mlp):
+    raise ValueError(
+      'skip, skip_attention and skip_mlp name only parts that the target does '
+      'not have: see specjax.drafters.skip.search'
+    )
   gone = {*fewer.without_attention} & {*fewer.without_mlp}
   if len(gone) == fewer.num_layers:
     raise ValueError(

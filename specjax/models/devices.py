@@ -13,7 +13,7 @@ from jax.experimental.layout import Format, Layout, with_layout_constraint
 
 from specjax.models import cache_attention
 from specjax.models.attention import CacheAttention
-from specjax.types import KV
+from specjax.types import KV, KVState
 
 Order = tuple[int, ...]  # axes of an array in memory, the slowest first
 _TILE = 128  # columns of a tile of a TPU's memory, and slots of a small cache
@@ -113,12 +113,15 @@ def lay_caches(form: DeviceForm, tree: Any) -> Any:
 
   def one(kv):
     # Drafts in flight are small, and lie as they are declared.
-    if not isinstance(kv, KV) or kv.v.shape[2] < _TILE:
+    if not isinstance(kv, KV | KVState) or kv.v.shape[2] < _TILE:
       return kv
     orders = form.cache(kv.v.shape[3])
-    return kv if orders is None else KV(*map(_lay, kv, orders))
+    if orders is None:
+      return kv
+    k, v = map(_lay, (kv.k, kv.v), orders)
+    return kv._replace(k=k, v=v)
 
-  return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, KV))
+  return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, KV | KVState))
 
 
 def _lay(x: Any, order: Order | None) -> Any:

@@ -25,8 +25,8 @@ from specjax.stats.row import by_place, pick
 from specjax.stats.row import group as grouped
 
 MORE = (
-  '`specjax explain` with the same flags says where its time goes, and what '
-  'would help.'
+  '`specjax explain` with the same flags, but one `batch` and other `results`, '
+  'says where its time goes, and what would help.'
 )
 _SHOWN = 10  # drafters in the table of the verdict
 _MANY = 30  # lines of tables; more are folded, and not printed

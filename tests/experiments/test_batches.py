@@ -84,6 +84,10 @@ def run(**changes) -> list[dict]:
   ]
 
 
+def cells_of(table) -> list[dict]:
+  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
+
+
 def test_every_field_of_both_rows_is_known():
   """One run of two batch sizes gives the rows that two runs give."""
   machine = scripted_run.Machine()
@@ -203,6 +207,52 @@ def test_a_draft_that_accepts_nothing_is_not_the_best():
   nothing = row(1, 2, 1.4, tau=1.004)
   assert run_report.best([nothing]) is None
   assert run_report.best([nothing, row(1, 1, 1.2)])['gamma'] == 1
+
+
+def test_tables_have_plain_decoding_beside_every_length():
+  best, every = batches.tables(run())
+  first, *_, last = cells_of(best)
+  assert first == {
+    'batch': '1',
+    'best': 'draft',
+    'gamma': '2',
+    'speed-up': '1.30 [1.20, 1.40]',
+    'tokens/s': '100 / 130',
+    'ms per token of a row': '10.00 / 7.69 [6.92, 8.46]',
+    'v': '1.40',
+    'a step': '1.60',
+    'tau': '1.90',
+    'verdict': 'wins',
+  }
+  assert (last['batch'], last['verdict']) == ('8', 'loses')
+  lines = cells_of(every)
+  assert [(x['batch'], x['gamma']) for x in lines[:4]] == [
+    *(('1', '0'), ('1', '1'), ('1', '2'), ('2', '0'))
+  ]
+  assert lines[0] == {
+    'batch': '1', 'drafter': 'plain', 'gamma': '0', 'tokens/s': '100',
+    'ms per token': '10.00', 'tau': '1.00', 'c': '-', 'v': '1.00',
+    'at work': '100%', 'speed-up': '1.00', 'predicted': '-',
+    'measured / predicted': '-', 'rows refilled': '-',
+  }  # fmt: skip
+  assert lines[5] == {
+    'batch': '2', 'drafter': 'draft', 'gamma': '2', 'tokens/s': '250',
+    'ms per token': '8.00 [7.20, 8.80]', 'tau': '1.90', 'c': '0.100',
+    'v': '1.80', 'at work': '80%', 'speed-up': '1.25 [1.15, 1.35]',
+    'predicted': '0.76', 'measured / predicted': '1.00 [0.90, 1.10]',
+    'rows refilled': '0.95',
+  }  # fmt: skip
+
+
+def test_the_other_tables_are_those_of_each_batch():
+  names = [one.name for one in run_report.groups(run())]
+  assert names[0] == 'By batch'
+  assert {'All cells, batch 1', 'All cells, batch 8'} <= {*names}
+  text = run_report.summary(run())
+  assert '### Batch 2: code, temperature 0: plain decoding 200 tokens/s' in text
+  brief = run_report.brief(run())
+  assert '### By batch: code, temperature 0' in brief
+  assert 'Batch 2' not in brief
 
 
 def drawn(axes) -> list[list[list[float]]]:

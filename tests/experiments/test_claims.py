@@ -1,17 +1,15 @@
-"""How claims are judged, by cells that hold, that fail, or that say nothing.
-
-What each claim says of committed rows is on the pages of findings, which
-`test_documents` makes again: each cell of it with its number.
-"""
+"""Claims against rows that were made to hold, to fail, or to say nothing."""
 
 import numpy as np
 import pytest
 
-from experiments.papers import findings
+from experiments.papers import claims, findings
 from experiments.papers.claims import (
+  ACCEPTANCE,
   CLAIMS,
   FAILS,
   HOLDS,
+  TIMED,
   UNDECIDED,
   Finding,
   apart,
@@ -124,10 +122,75 @@ def test_contradictions_are_counted_beyond_chance():
   assert findings.contradictions(wide) == 1
 
 
+def _by_drafter(**alphas):
+  rng = np.random.default_rng(0)
+  # What a prompt does to all drafters is no noise between them.
+  ease = rng.normal(0, 0.3, 20)
+  return [
+    made.row(
+      drafter=name,
+      prompts=20,
+      unit_overlap=(100 * (alpha + ease + rng.normal(0, 0.02, 20))).tolist(),
+      unit_prefixes=[100] * 20,
+    )
+    for name, alpha in alphas.items()
+  ]
+
+
+def test_sizes_are_compared_on_the_same_prompts():
+  drafters = {'unigram': 0.1, 'bigram': 0.2, 'draft-64': 0.3, 'draft-128': 0.25}
+  rows = {'embedded/drafters': _by_drafter(**drafters)}
+  found = {e.cell: e.outcome for e in CLAIMS['by_size'](rows)}
+  assert found == {
+    'code, T 0, unigram to bigram': HOLDS,
+    'code, T 0, bigram to draft-64': HOLDS,
+    'code, T 0, draft-64 to draft-128': FAILS,
+  }
+
+
 def test_other_prompts_are_not_compared():
   one, other = made.row(), made.row(prompts_hash='other')
   assert paired.difference(one, other, paired.TAU) is None
   assert paired.difference(one, made.row(), paired.TAU).value == 0
+
+
+def test_equal_rules_must_agree_on_every_prompt():
+  token = made.row(gamma=1, temperature=1.0)
+  block = token | {'verifier': 'block'}
+  (same,) = CLAIMS['block_equal']({'embedded/gammas': [token, block]})
+  assert same.outcome == HOLDS
+  block = block | {'unit_target_calls': [4] * 7 + [5]}
+  (found,) = CLAIMS['block_equal']({'embedded/gammas': [token, block]})
+  assert found.outcome == FAILS
+
+
+def test_gain_of_block_verification_by_length():
+  """Gains of 0% and 50% at gamma 2 and 4."""
+  rows = [
+    made.row(
+      verifier=verifier,
+      gamma=gamma,
+      temperature=1.0,
+      unit_target_calls=made.around(calls),
+    )
+    for verifier, gamma, calls in (
+      ('token', 2, 4),
+      ('block', 2, 4),
+      ('token', 4, 3),
+      ('block', 4, 2),
+    )
+  ]
+  (found,) = CLAIMS['block_gain']({'embedded/gammas': rows})
+  assert found.estimate.value == pytest.approx(0.5)
+  assert found.outcome == HOLDS
+
+
+def test_equation_one():
+  """alpha 1/2 and gamma 2 give 1.75 tokens; here there are 2."""
+  row = made.row(drafter='bigram', unit_target_calls=made.around(4))
+  (found,) = CLAIMS['equation_one']({'embedded/drafters': [row]})
+  assert found.estimate.value == pytest.approx(2 / 1.75 - 1)
+  assert found.outcome == FAILS
 
 
 def test_intervals_of_other_prompts_join():
@@ -149,3 +212,225 @@ def test_intervals_of_other_prompts_join():
 def test_without_rows_a_claim_is_not_run():
   text = findings.text({}, findings.PAGES[0])
   assert text.count('| not run |') == len(CLAIMS)
+
+
+def row(drafter, calls=4, **changes):
+  """A row of eight prompts with eight tokens each: tau is 8 / calls."""
+  # Prompts differ, and for every drafter in another way.
+  calls_of = made.around(calls, by=0.01 + len(drafter) / 1000)
+  changes = {'unit_target_calls': calls_of, 'tau': 8 / calls} | changes
+  return made.row(drafter=drafter, **changes)
+
+
+def timed(drafter, c, **changes):
+  """Drafting takes 2 c plain steps of 1 s, give or take, in each of six turns.
+
+  The machine's speed changes by the turn, for every drafter alike.
+  """
+  plain = 1 + np.arange(6) / 10
+  turns = c * np.array([0.99, 1.01, 1, 1, 0.98, 1.02])
+  times = {
+    'plain': plain,
+    'scored': 1.2 * plain,
+    'whole': (1.2 + 2 * turns) * plain,
+  }
+  seconds = {name: list(values) for name, values in times.items()}
+  return row(drafter, c=c, v=1.2, seconds_per_step=seconds, **changes)
+
+
+def outcomes(found):
+  return {finding.cell: finding.outcome for finding in found}
+
+
+def test_a_head_is_compared_with_the_best_draft_that_costs_as_much():
+  many = [
+    row('draft-64', 2.0),
+    row('draft-128', 3.0),
+    row('draft-256', 3.5),
+    row('eagle3', 2.5),
+  ]
+  cheap = [timed(n, c) for n, c in (('draft-64', 0.05), ('draft-128', 0.3))]
+  rows = {ACCEPTANCE: many, TIMED: [*cheap, timed('eagle3', 0.2)]}
+  assert outcomes(CLAIMS['over_independent'](rows)) == {
+    'code, T 0, draft-128 to eagle3 (costs 0.60 and 0.40)': HOLDS
+  }
+  # The better one is known to cost less, so it counts only if all do.
+  rows[TIMED][-1] = timed('eagle3', 0.4)
+  assert outcomes(CLAIMS['over_independent'](rows)) == {
+    'code, T 0, draft-64 to eagle3 (costs 0.10 and 0.80)': FAILS
+  }
+  assert not CLAIMS['over_independent']({ACCEPTANCE: many})
+  # Another draft length gives more tokens anyway.
+  rows[ACCEPTANCE] = [row('draft-64', 2.0, gamma=8), many[-1]]
+  assert not CLAIMS['over_independent'](rows)
+
+
+def test_rules_that_are_not_plain_prove_nothing():
+  rows = [row('eagle1', 4), row('eagle3', 2, verifier='block')]
+  assert not CLAIMS['over_eagle1']({ACCEPTANCE: rows})
+  rows[1]['verifier'] = 'token'
+  assert outcomes(CLAIMS['over_eagle1']({ACCEPTANCE: rows})) == {
+    'code, T 0, eagle1 to eagle3': HOLDS
+  }
+
+
+def chain(drafter, *histogram, **changes):
+  gamma = len(histogram) - 1
+  # Prompts differ in a step more here and a step less there.
+  moved = np.zeros((8, gamma + 1), int)
+  moved[:4, 0] = moved[4:, -1] = 1
+  moved[:4, -1] = moved[4:, 0] = -1
+  counts = (np.array(histogram) + moved).tolist()
+  return row(drafter, gamma=gamma, unit_histogram=counts, **changes)
+
+
+def test_the_fall_of_acceptance_along_a_draft():
+  """0.8, 0.5, 0.5 against 0.7, 0.7, 4/7: falls of 0.3 and 0.129."""
+  steep = chain('eagle1', 20, 40, 20, 20)
+  flat = chain('eagle3', 30, 21, 21, 28)
+  (found,) = CLAIMS['flatter']({ACCEPTANCE: [steep, flat]})
+  assert found.estimate.value == pytest.approx(0.3 - (0.7 - 4 / 7))
+  assert found.outcome == HOLDS
+  swapped = [steep | {'drafter': 'eagle3'}, flat | {'drafter': 'eagle1'}]
+  (found,) = CLAIMS['flatter']({ACCEPTANCE: swapped})
+  assert found.outcome == FAILS
+  other = chain('eagle3', 30, 21, 21, 14, 14)
+  assert not CLAIMS['flatter']({ACCEPTANCE: [steep, other]})
+
+
+def test_acceptance_drops_once():
+  rows = {ACCEPTANCE: [chain('eagle1', 20, 40, 20, 20)]}
+  assert outcomes(CLAIMS['drops_once'](rows)) == {
+    'code, T 0, 0-alpha to 1-alpha, falls': HOLDS,
+    'code, T 0, 1-alpha to 2-alpha, within 0.1': HOLDS,
+  }
+  rows = {ACCEPTANCE: [chain('eagle1', 20, 16, 32, 32)]}
+  assert list(outcomes(CLAIMS['drops_once'](rows)).values()) == [
+    UNDECIDED,
+    FAILS,
+  ]
+
+
+def heads(calls, tree=0, counted=10**6, **more):
+  """Accuracies 1/2 and 1/4: 1 + 1/2 + 1/8 tokens of a chain of two."""
+  shares = [[0.5, 0.2], [0.25, 0.1], [0.9, 0.1]]
+  hits = [[int(x * counted) for x in row] for row in shares]
+  guesses = {'hits': hits, 'counted': [counted] * 3} | more
+  options = {'tree': tree} if tree else {}
+  name = 'medusa tree' if tree else 'medusa'
+  return row(name, calls, guesses=guesses, options=options)
+
+
+def test_tokens_of_heads():
+  found = claims.expected_of_heads(heads(5))
+  assert found.values == pytest.approx([1.625])
+  assert found.variants[0] == pytest.approx(1.625, abs=0.01)
+  # The three best nodes: 1/2, 1/5, 1/8.
+  found = claims.expected_of_heads(heads(4, tree=3))
+  assert found.values == pytest.approx([1.825])
+  (found,) = CLAIMS['product_of_heads']({ACCEPTANCE: [heads(5)]})
+  assert found.estimate.value == pytest.approx(1.6 / 1.625 - 1)
+  assert found.outcome == HOLDS
+  (found,) = CLAIMS['product_of_heads']({ACCEPTANCE: [heads(4)]})
+  assert found.outcome == FAILS
+  # What was counted in a few places only is as uncertain.
+  (found,) = CLAIMS['product_of_heads']({ACCEPTANCE: [heads(5, counted=20)]})
+  assert found.outcome == UNDECIDED
+  warm = heads(5) | {'temperature': 1.0}
+  assert not CLAIMS['product_of_heads']({ACCEPTANCE: [warm, row('ngram')]})
+
+
+def test_heads_are_as_good_as_in_the_domain():
+  code = {'hits': [[8, 0], [0, 0], [0, 0]], 'counted': [10] * 3}
+  own = heads(5, domains={'code': code})
+  assert claims.expected_of_heads(own).values == pytest.approx([1.8])
+  other = own | {'domain': 'structured'}
+  assert claims.expected_of_heads(other).values == pytest.approx([1.625])
+
+
+def test_costs_are_compared_turn_by_turn():
+  rows = {TIMED: [timed('draft-64', 0.2), timed('cascade', 0.15)]}
+  (found,) = CLAIMS['staged'](rows)
+  assert found.estimate.value == pytest.approx(0.1, abs=1e-3)
+  assert found.outcome == HOLDS
+  rows = {TIMED: [timed('draft-64', 0.2), timed('cascade', 0.21)]}
+  assert CLAIMS['staged'](rows)[0].outcome == FAILS
+  assert not CLAIMS['staged']({TIMED: [timed('cascade', 0.2)]})
+
+
+def test_policies_against_constant_lengths():
+  speeds = {'draft-128': 1.5, 'draft-128 long': 1.0, 'draft-128 expected': 1.4}
+  rows = [
+    row(name, speedup=s, unit_seconds=[1 / s + i / 100 for i in range(8)])
+    for name, s in speeds.items()
+  ]
+  assert outcomes(CLAIMS['adaptive']({TIMED: rows})) == {
+    'code, T 0, draft-128 to draft-128 expected': FAILS,
+    'code, T 0, draft-128 long to draft-128 expected': HOLDS,
+  }
+  # Without the times of every prompt nothing can be said.
+  rows = [r | {'unit_seconds': None} for r in rows]
+  found = CLAIMS['adaptive']({TIMED: rows})
+  assert {e.outcome for e in found} == {UNDECIDED}
+
+
+def of_methods(claim, *rows):
+  return outcomes(CLAIMS[claim]({'methods': list(rows)}))
+
+
+def test_rules_are_compared_on_the_same_trees():
+  warm = {'temperature': 1.0}
+  trees = [
+    row(name, calls, verifier=rule, **warm)
+    for name, rule, calls in (
+      ('deep', 'recursive', 4),
+      ('deep', 'traversal', 3),
+      ('flat', 'recursive', 3),
+      ('flat', 'traversal', 4),
+    )
+  ]
+  cold = [r | {'temperature': 0.0} for r in trees]
+  assert of_methods('from_the_leaves', *trees, *cold) == {
+    'code, T 1, deep, recursive to traversal': HOLDS,
+    'code, T 1, flat, recursive to traversal': FAILS,
+  }
+  assert not of_methods('from_the_leaves', trees[0], trees[3])
+
+
+@pytest.mark.parametrize(
+  ('claim', 'one', 'other'),
+  [
+    ('best_path', ('one path', 'block'), ('two paths', 'multi_path')),
+    (
+      'hubs',
+      ('two without replacement', 'recursive'),
+      ('two with a hub', 'hub'),
+    ),
+  ],
+)
+def test_drafts_are_compared_under_rules_of_their_own(claim, one, other):
+  low, high = (
+    row(name, calls, verifier=rule)
+    for (name, rule), calls in ((one, 4), (other, 3))
+  )
+  assert [
+    *outcomes(CLAIMS[claim]({'paths/embedded': [low, high]})).values()
+  ] == [HOLDS]
+  wrong = high | {'verifier': 'k_seq'}
+  assert not CLAIMS[claim]({'paths/embedded': [low, wrong]})
+
+
+@pytest.mark.parametrize(
+  ('claim', 'one', 'other'),
+  [
+    ('suffixes', 'ngram', 'suffix'),
+    ('suffixes', 'ngram tree', 'suffix tree'),
+    ('recycling', 'ngram tree', 'recycling'),
+  ],
+)
+def test_more_tokens_per_call(claim, one, other):
+  cell = f'code, T 0, {one} to {other}'
+  assert of_methods(claim, row(one, 4), row(other, 3)) == {cell: HOLDS}
+  assert of_methods(claim, row(one, 3), row(other, 4)) == {cell: FAILS}
+  lossy = row(other, 3, verifier='typical')
+  assert not of_methods(claim, row(one, 4), lossy)

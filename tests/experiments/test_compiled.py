@@ -873,6 +873,47 @@ def test_small_shapes_are_compiled(device, folder, tmp_path):
   assert math.isfinite(chain['limit']['speedup'])
 
 
+PLANTED = """
+import sys
+import jax
+import jax.numpy as jnp
+from specjax.bench.compiled import devices, hlo
+devices.stay_on_cpu()
+place = jax.sharding.SingleDeviceSharding(devices.open_topology(sys.argv[1])[0])
+
+def loop(params, x, steps):
+  x = jax.lax.fori_loop(0, steps, lambda i, x: jnp.tanh(x @ params['up']), x)
+  return x, params['up'].T
+
+def shape(*sizes, dtype=jnp.bfloat16):
+  return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)
+
+weights = {'up': shape(1024, 1024)}
+lowered = jax.jit(lambda weights, *rest: loop(weights, *rest)).lower(
+  weights, shape(16, 1024), shape(dtype=jnp.int32))
+module = hlo.Module(lowered.compile().as_text())
+turns = hlo.turns_of(module, lambda phase, layer: 0, 1)
+step, call = hlo.count(module, turns, 1.0)
+print(sum(n for both in (step, call) for (what, *_), n in both.items()
+          if what == 'weights'))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'device',
+  [
+    pytest.param('v6e', marks=has('libtpu')),
+    pytest.param('h100', marks=has('jax_cuda13_plugin')),
+  ],
+)
+def test_a_planted_copy_of_a_weight_is_seen(device):
+  process = processes.start('-c', PLANTED, device)
+  out, err = process.communicate(timeout=300)
+  assert process.returncode == 0, err
+  assert float(out) == 1024 * 1024 * 2
+
+
 def compile_8b(device: str, programs: str, layers: str) -> dict:
   """Programs of the 8B target and the 1B draft, which are not deep here."""
   flags = f'--device={device}', f'--programs={programs}', f'--layers={layers}'

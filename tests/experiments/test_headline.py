@@ -255,6 +255,18 @@ def test_without_times_the_verdict_is_on_tau():
   assert 'No time was taken' in verdict
 
 
+def test_several_places_are_counted():
+  rows = [cell(1.5), cell(1.05, domain='prose'), cell(0.7, temperature=1.0)]
+  (table,) = run_report.by_domain(rows)
+  for words in ('pays in 1 of 3', 'undecided in 1', 'loses in 1', '1.50'):
+    assert words in table.note
+  assert [line['speculation'] for line in lines_of(table)] == [
+    'wins',
+    'undecided',
+    'loses',
+  ]
+
+
 def test_the_verdict_comes_first_in_every_place():
   rows = [cell(0.8, v=2.1, command='specjax run pair')]
   start = run_report.headline_of(rows).verdict
@@ -280,6 +292,25 @@ def test_the_conditions_stand_once():
     text = ' '.join(text.split())
     assert text.count(where) == 1
     assert 'with blocked weights, the faster of two layouts.' in text
+
+
+def test_columns_of_a_cell():
+  (table,) = run_report.cells([cell(draft='a checkpoint')])
+  assert dict(zip(table.head, table.lines[0], strict=True)) == {
+    'drafter': 'small',
+    'draft': 'a checkpoint',
+    'rule': 'token',
+    'gamma': '3',
+    'speed-up': '1.50 [1.40, 1.60]',
+    'predicted': '1.22',
+    'tau': '2.20 [1.90, 2.10]',
+    'alpha': '0.60 [0.40, 0.60]',
+    'c': '0.100',
+    'v': '1.50',
+    'tokens/s': '90',
+  }
+  (table,) = run_report.positions([cell()])
+  assert table.lines[0][-2:] == ['1.00', '0.50 0.25']
 
 
 def test_many_tables_are_folded_and_not_printed():

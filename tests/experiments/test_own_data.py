@@ -323,5 +323,8 @@ def test_windows_are_split_over_devices(root):
   )
   found = json.loads(done.stdout.splitlines()[-1])
   assert found['rows'] == [1, 1, 1, 1]
+  whole, rest = found['steps']
+  assert 0 < len(rest) < len(whole)
+  assert rest == whole[-len(rest) :]
   assert found['moved'] > 1e-2
   assert found['apart'] < 0.01 * found['moved']

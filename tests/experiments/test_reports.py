@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from experiments import tables
+from experiments import against, step_costs, tables
 from specjax import reports
 from specjax.bench import results
 from specjax.cli import names
-from specjax.reports import explain, predict, run
+from specjax.reports import certify, explain, parity, predict, run
 from specjax.stats import row as fields
 from tests.support import rows as made
 
@@ -33,6 +33,12 @@ def committed() -> dict[str, list[dict]]:
     )[0]
     for file in FILES
   }
+
+
+def test_every_committed_row_has_a_report_and_its_fields():
+  for rows in committed().values():
+    assert {*map(reports.fault, rows)} == {''}
+    assert reports.of(rows).summary(rows) == reports.summary(rows)
 
 
 def test_every_field_of_committed_rows_is_declared():
@@ -76,6 +82,13 @@ def test_definitions_are_told_apart_where_rows_have_them():
   assert line['tau per request'] == '2.12 [2.05, 2.25]'
   assert line['tau per step'] == '2.50'
   assert line['speed-up of rates'] == line['speed-up'] == '-'
+
+
+def test_every_program_exists():
+  for rows in committed().values():
+    name = rows[0]['program']
+    folders = [ROOT / folder for folder in ('experiments', 'benchmarks')]
+    assert any((folder / f'{name}.py').exists() for folder in folders)
 
 
 def stored_names(value) -> set[str]:
@@ -147,6 +160,8 @@ def folder(tmp_path, monkeypatch):
     'right': [made.row(), made.row(domain='prose')],
     'wrong': [made.row(), made.row(domain='prose', tau='much')],
     'old': [made.row()],
+    'foreign': [made.row(program='nobody')],
+    'deep': [made.row(parameters=3, training={'seconds': 'x', 'tokens': 1})],
   }
   for name, rows in folders.items():
     there = results.Folder(root / name, {})
@@ -161,16 +176,22 @@ def folder(tmp_path, monkeypatch):
 def test_damaged_rows_are_named_and_the_rest_is_written(folder, capsys):
   tables.regenerate(str(folder))
   out, err = capsys.readouterr()
-  old, wrong = sorted(err.splitlines())
+  deep, foreign, old, wrong = sorted(err.splitlines())
   assert old.startswith(f'{folder}/old/rows.jsonl: 1 of 1 rows do not say')
   assert wrong.startswith(
     f"{folder}/wrong/rows.jsonl: line 2 is left out, it has the tau 'much'"
   )
-  assert json.loads(out)['left_out'] == 2
+  # What types do not show is named without a line, and is no traceback.
+  assert deep.startswith(f'{folder}/deep/summary.md: not written: TypeError')
+  assert foreign.startswith(
+    f'{folder}/foreign/summary.md: not written: program is nobody, which has no'
+  )
+  assert json.loads(out)['left_out'] == 4
   assert '| draft ' in (folder / 'wrong/summary.md').read_text()
   assert 'prose' in (folder / 'right/summary.md').read_text()
   assert (folder / 'findings.md').exists()
-  assert not (folder / 'old/summary.md').exists()
+  for name in ('old', 'foreign', 'deep'):
+    assert not (folder / name / 'summary.md').exists()
 
 
 def test_documents_quote_the_folder_results_alone(folder):
@@ -181,6 +202,97 @@ def test_documents_quote_the_folder_results_alone(folder):
   assert 'old' in readme.read_text()
   tables.regenerate(str(other.rename(folder)))
   assert 'old' not in readme.read_text()
+
+
+def check(**changes):
+  """A row of `experiments.parity`."""
+  row = {'program': 'parity', 'drafter': 'small', 'verifier': 'token'}
+  row |= {'gamma': 3, 'domain': 'code', 'against': 'plain', 'batch': 1}
+  row |= {'dtype': 'bfloat16', 'compared': 8, 'ties': 0, 'bugs': 0}
+  return row | {'differences': [], 'device': 'an abacus'} | changes
+
+
+def test_texts_that_part_are_counted():
+  rows = [check(), check(gamma=4, ties=2, bugs=1)]
+  assert said(parity.headline(rows)) == (
+    '13 of 16 greedy texts, compared with plain in bfloat16, are identical; 2 '
+    'part at a tie and 1 by a bug. On an abacus: batch 1.'
+  )
+  assert 'are identical. On' in said(parity.headline(rows[:1]))
+
+
+def certificate(*more):
+  exact = {'part': 'distribution', 'rule': 'token', 'drafter': 'chain'}
+  exact |= {'model': 'table', 'setting': 'T 1', 'lossless': True}
+  exact |= {'max_error': 1e-16, 'total_variation': 0.0, 'calls': 1.3}
+  bug = {'part': 'mutant', 'mutant': 'forgets q', 'test': 'numbers'}
+  bug |= {'setting': '', 'evidence': 0.5, 'caught': True}
+  end = {'part': 'end', 'seconds': 9.0, 'boost': 1.1, 'device': 'an abacus'}
+  rows = [exact, bug, end]
+  return [
+    {'program': 'certify'} | row | change
+    for row, change in zip(rows, [*more, {}, {}, {}], strict=False)
+  ]
+
+
+def test_a_certificate_says_whether_it_holds():
+  whole = said(certify.headline(certificate()))
+  assert whole.startswith('The certificate holds: nothing that should hold')
+  assert '| planted bugs found' in whole
+  assert whole.endswith('Took 9 s. On an abacus.')
+  wrong = said(certify.headline(certificate({'max_error': 0.1})))
+  assert wrong.startswith('The certificate does not hold: 1 of its checks')
+  assert '| 1e-01' in wrong
+  survived = said(certify.headline(certificate({}, {'caught': False})))
+  assert 'does not hold: 1 of its checks' in survived
+  assert '| planted bug not found' in survived
+  assert '| forgets q' in survived
+  for count in (1, 2):
+    rows = certificate()[:count]
+    assert 'is not finished; so far nothing fails' in certify.headline(rows)
+    assert '### Distribution of whole texts' in certify.summary(rows)
+
+
+def peer(method, speedup, **changes):
+  row = {'program': 'against', 'method': method, 'draft': None}
+  row |= {'gamma': None, 'domain': 'all', 'temperature': 0.0, 'prompts': 15}
+  row |= {'tokens_per_second': 9.0, 'decoding_tokens_per_second': None}
+  row |= {'speedup': speedup, 'speedup_ci': [speedup - 0.1, speedup + 0.1]}
+  return row | {'device': 'an abacus', 'threads': 2} | changes
+
+
+def test_the_fastest_of_two_libraries_whichever_it_is():
+  rows = [
+    peer('specjax plain', 0.5),
+    peer('specjax draft', 0.7, draft='small'),
+    peer('transformers plain', 1.0, speedup_ci=None),
+    peer('specjax plain', 9.0, domain='code'),
+  ]
+  found = said(against.headline(rows))
+  assert (
+    '- all, temperature 0: specjax draft (small) 0.70 [0.60, 0.80], '
+    'transformers plain 1.00' in found
+  )
+  assert 'code' not in found  # It is a part of all.
+  assert 'code, temperature 0' in against.headline(rows[3:])
+  # Rows of another machine stand beside them.
+  rows.append(peer('specjax draft', 3.0, draft='small', device='a loom'))
+  found = said(against.headline(rows))
+  assert 'a loom: all, temperature 0: specjax draft (small) 3.00' in found
+  assert 'an abacus: all, temperature 0: specjax draft (small) 0.70' in found
+  assert against.summary(rows).count('###') == 3
+
+
+def step(sweep, **changes):
+  row = {'program': 'step_costs', 'sweep': sweep, 'step_ms': 2.0}
+  return row | {'dtype': 'float32', 'device': 'an abacus'} | changes
+
+
+def test_a_sweep_has_conditions_and_a_table():
+  new = [step('moonlight', size=3)]
+  found = said(step_costs.headline(new))
+  assert found == 'Medians of steps. On an abacus: float32.'
+  assert '### moonlight' in step_costs.summary(new)
 
 
 def replayed(**changes):

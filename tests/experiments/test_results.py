@@ -46,6 +46,25 @@ def test_foreign_files_are_left_alone(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['notes.txt']
 
 
+def test_the_table_says_which_prompts_were_continued():
+  whole = made.row(prompts=3)
+  facts = {
+    'source': 'a.jsonl',
+    'available': 9,
+    'shortest': 4,
+    'longest': 7,
+    'cut': 1,
+    'skipped': {'too long': 2},
+  }
+  sentence = (
+    '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
+  )
+  (table,) = run_report.cells([whole | {'prompts_from': facts}])
+  assert table.note == sentence
+  (table,) = run_report.cells([whole])
+  assert 'prompts of' not in table.note
+
+
 def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
   folder = results.Folder(tmp_path / 'a', {'seed': 0})
   folder.add(row())

@@ -232,6 +232,18 @@ def test_stages_are_all_there_are():
   assert any('eos' in stages for stages in step_costs.STAGES.values())
 
 
+def test_tables_show_what_was_measured():
+  rows = [
+    {'sweep': 'batch', 'size': n, 'step_ms': 2.0 * n, 'config': 'a'}
+    | {'exponent': 1.0, 'exponent_ci': [0.9, 1.1], 'exponent_of': 'step_ms'}
+    for n in (1, 2)
+  ]
+  text = step_costs.summary(rows)
+  assert '| size | step_ms |' in text
+  assert 'step_ms grows with the power 1.00 [0.90, 1.10] of size.' in text
+  assert 'config' not in text
+
+
 def test_memory_is_read_by_every_program_that_there_is():
   """The kernel's has all cores, where XLA may have one."""
   reader = step_timing.Reader(1 << 22)

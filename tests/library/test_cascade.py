@@ -59,6 +59,21 @@ def test_an_inner_rule_that_accepts_always_is_seen():
   assert max(p_values(drafts(CHAIN, ALWAYS))) < 1e-12
 
 
+def test_the_law_of_the_place_before_is_seen():
+  draft = drafts(TREE)
+  moved = draft._replace(probs=np.roll(draft.probs, 1, 1))
+  sampled = jax.tree.map(lambda x: x[3::4], moved)  # at temperature 1.5
+  _, by_rank = p_values(sampled)
+  assert by_rank < 1e-12
+
+
+def test_a_token_that_is_dropped_for_what_it_is_is_seen():
+  draft = drafts(TREE)
+  q = np.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
+  dropped = draft._replace(size=np.cumprod(q > 0.3, 1).sum(1))
+  assert max(p_values(dropped)) < 1e-12
+
+
 @pytest.mark.parametrize(
   ('rule', 'parents', 'right'),
   [

@@ -12,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 
 import hypothesis
 import hypothesis.strategies as st
@@ -692,6 +693,53 @@ def test_the_digest_tells_tokens_apart():
   assert len({compiling.digest(each) for each in [SMALL, *others]}) == 5
   again = dataclasses.replace(SMALL, texts=dict(reversed(SMALL.texts.items())))
   assert compiling.digest(again) == compiling.digest(SMALL)
+
+
+# Sizes
+
+
+def many_tokens(size=131_072):
+  """Tokens like those of a large vocabulary."""
+  draws = np.random.default_rng(0)
+  letters = np.frombuffer(b' etaoinsrhldcumfpgwybvkxjqz', np.uint8)
+  texts = [bytes([b]) for b in range(256)]
+  texts += [b'"', b'": "', b'",', b'", "', b' {"', b'"}', b'[[', b'}]', b'00']
+  while len(texts) < size - 1:
+    length = int(draws.integers(2, 12))
+    kind = draws.random()
+    if kind < 0.8:
+      text = letters[draws.integers(0, 27, length)].tobytes()
+    elif kind < 0.9:
+      text = b'".{}:,-[]0123456789eE\\ntu'
+      text = bytes(draws.choice(list(text), length))
+    else:
+      text = draws.bytes(length)
+    texts.append(text)
+  return Tokens(size, dict(enumerate(texts)), ends=(size - 1,))
+
+
+def many_states():
+  """A schema of about a thousand states."""
+  names = [f'field_{n}' for n in range(24)]
+  text = {'type': 'string', 'maxLength': 10}
+  kinds = [text, {'type': 'integer'}, {'type': 'number'}, {'enum': ['a', 'bc']}]
+  return {
+    'type': 'object',
+    'properties': {name: kinds[n % 4] for n, name in enumerate(names)},
+    'required': names,
+  }
+
+
+@pytest.mark.slow
+def test_a_schema_of_a_thousand_states_over_131072_tokens():
+  known = many_tokens()
+  what, pattern = schemas.to_regex(many_states())
+  start = time.process_time()
+  made = compiling.from_regex(what, pattern, known)
+  spent = time.process_time() - start
+  assert 700 < len(made.next) < 1500
+  assert made.next.nbytes <= 16_000_000
+  assert spent < 20
 
 
 def test_a_string_alone_compiles_as_fast_as_one_inside():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, trees, verify
-from specjax.drafters import forced, lm, ngram, plain
+from specjax.drafters import cascade, forced, lm, ngram, plain
 from specjax.loop import buffers, generate
 from specjax.models import table
 from specjax.requests import continuous
@@ -30,13 +30,18 @@ SPECS = {
   'tree': Spec(SMALL, lm.make_tree(SMALL, (0, 0, 1)), verify.recursive, ENDS),
   'lookup': Spec(SMALL, ngram.make(3), verify.token, ENDS),
   'forced': Spec(SMALL, forced.make(4), verify.token, ENDS),
+  'cascade': Spec(
+    SMALL, cascade.make(SMALL, forced.make(3), 2), verify.token, ENDS
+  ),
 }
 
 distributions = jax.jit(sampling.distributions)
 
 
-def params_of():
+def params_of(name):
   own = models.near(SMALL, 5)
+  if name == 'cascade':
+    own = Params(own, None)
   return models.double(Params(models.weights(SMALL, 5), own))
 
 
@@ -64,7 +69,7 @@ def options(name, rows, indices, temperature=1.0):
 
 def decode(name, rows=ROWS, indices=(0, 1, 2, 3), temperature=1.0):
   """New tokens of each row, and the final state."""
-  params = params_of()
+  params = params_of(name)
   state = generate.start(params, **options(name, rows, indices, temperature))
   state = generate.generate(params, state, NEW, spec=SPECS[name])
   texts = [
@@ -140,7 +145,7 @@ def test_a_draft_without_an_allowed_token_draws_any_of_them(float64):
 
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize(
-  'name', models.slow_unless(['chain'], ['chain', 'tree'])
+  'name', models.slow_unless(['chain'], ['chain', 'tree', 'cascade'])
 )
 def test_texts_are_of_their_language_and_free_rows_are_free(
   name, temperature, float64
@@ -157,7 +162,8 @@ def test_texts_are_of_their_language_and_free_rows_are_free(
 
 
 @pytest.mark.parametrize(
-  'name', models.slow_unless(['chain'], ['chain', 'tree', 'forced'])
+  'name',
+  models.slow_unless(['chain'], ['chain', 'tree', 'forced', 'cascade']),
 )
 def test_greedy_texts_are_those_of_plain_decoding(name, float64):
   assert decode(name, temperature=0.0)[0] == decode('plain', temperature=0.0)[0]
@@ -172,7 +178,7 @@ def test_a_row_is_the_row_alone_also_where_rows_are_refilled(name, float64):
   ]
   assert together == alone
   given = options(name, ROWS, range(len(ROWS))) | {'rows': 2, 'group': 2}
-  refilled = continuous.decode(params_of(), **given, chunk=3)
+  refilled = continuous.decode(params_of(name), **given, chunk=3)
   assert {one.prompt: one.tokens for one in refilled} == dict(enumerate(alone))
 
 
@@ -200,7 +206,7 @@ def test_tokens_that_other_stages_close_do_not_end_a_row(name, stages, float64):
   moves[2, ENDS[0]] = 2
   kinds = np.arange(VOCAB, dtype=np.int16)
   language = sampling.Automaton('pairs', kinds, moves, ENDS, '')
-  params = params_of()
+  params = params_of(name)
   rows = [language] * len(PROMPTS)
   given = options(name, rows, (0, 1, 2, 3))
   given['values'] = values_of(rows, 1.0, **stages)
@@ -268,7 +274,7 @@ def test_forced_tokens_are_always_accepted(float64):
 
 def test_without_a_constraint_nothing_is_forced(float64):
   values = sampling.make(2, 1.0)
-  params = params_of()
+  params = params_of('forced')
   spec = SPECS['forced']
   state = models.decoded(spec, params, PROMPTS[:2], values, new_tokens=5)
   assert state.counts.drafted.tolist() == [0, 0]
@@ -414,7 +420,7 @@ def test_distances_are_those_of_the_shortest_texts():
 
 
 def test_the_loop_asks_nothing_of_the_host(float64):
-  params = params_of()
+  params = params_of('tree')
   state = generate.start(params, **options('tree', ROWS, (0, 1, 2, 3)))
   loop = generate.loop.lower(params, state, jnp.int32(1), spec=SPECS['tree'])
   assert 'callback' not in loop.as_text()

@@ -101,7 +101,10 @@ def test_probabilities_add_up_to_one(name):
 
 
 @pytest.mark.parametrize(
-  'name', models.slow_unless(['ngram'], ['ngram', 'eagle 3, dynamic tree'])
+  'name',
+  models.slow_unless(
+    ['ngram'], ['ngram', 'suffix, tree', 'eagle 3, dynamic tree']
+  ),
 )
 def test_chosen_tokens_promise_nothing(name):
   drafter, params = models.DRAFTERS[name][0], models.params_of(name)
@@ -184,7 +187,7 @@ def test_memory_equals_reading_again(name, float64):
 # Promise 4
 
 
-@pytest.mark.parametrize('name', MEMORIES)
+@pytest.mark.parametrize('name', models.slow_unless(['tree'], models.DRAFTERS))
 def test_shapes_are_fixed_and_the_host_is_not_asked(name):
   drafter, params = models.DRAFTERS[name][0], models.params_of(name)
   assert laws.not_fixed(models.TARGET, drafter, params) == ''

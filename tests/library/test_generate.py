@@ -18,7 +18,9 @@ from tests.support import models
 # The loop sees the shape of a draft, its coins, and what is read of the target.
 # One drafter stands for all that are alike in these.
 FAST = 'lm', 'lm with a stop', 'tree', 'ngram', 'eagle 3, dynamic tree'
-SPECULATIVE = models.slow_unless(FAST, (*FAST, 'chains in eight bits'))
+SPECULATIVE = models.slow_unless(
+  FAST, (*FAST, 'chains in eight bits', 'some tokens')
+)
 IN_LOOPS = ['plain', *SPECULATIVE]
 GREEDY = (0.0,) * len(models.PROMPTS)
 

@@ -384,12 +384,15 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
 
 
 @pytest.mark.usefixtures('kernel')
-def test_texts_of_stored_bits(tmp_path):
+@pytest.mark.parametrize(
+  'rounds', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
+def test_texts_of_stored_bits(rounds, tmp_path):
   """Plain and speculative, with a draft in its bits, too."""
   path, _ = made(tmp_path, 'llama', mixed)
   prompts = [list(range(3, 9)), [5], [40, 2, 17]]
   options = {'new_tokens': 24, 'temperature': 0.0}
-  target = specjax.load(path)
+  target = specjax.load(path, rounds=rounds)
   assert target.layout == 'native'
   shapes = checkpoints.describe(path).shapes('float32', target.form)
   assert jax.tree.structure(shapes) == jax.tree.structure(target.params)
@@ -403,6 +406,8 @@ def test_texts_of_stored_bits(tmp_path):
   drafted = specjax.decode(target, draft, prompts, gamma=3, **options)
   assert drafted.tokens == plain.tokens
   assert drafted.tau > 1.2
+  if rounds:
+    return
   whole = specjax.load(path, weights='floats')
   floats = specjax.decode(whole, None, prompts, **options)
   assert plain.tokens == floats.tokens

@@ -5,8 +5,12 @@ import pytest
 from flax import nnx
 
 import specjax
+from specjax import verify
+from specjax.certify import tiny_models
 from specjax.drafters import lm, skip
 from specjax.loop import generate
+from specjax.stats import fit_tests
+from specjax.types import Params, Spec
 from tests.support import models, own_models
 
 PROMPTS = [[3, 4, 5, 6], [7] * 9, [2], [5, 6] * 6]
@@ -90,6 +94,29 @@ def test_a_tree_at_the_end_of_the_buffer_overwrites_nothing():
   assert out.tokens == [
     own_models.greedy(PARAMS, prompt, new) for prompt in PROMPTS
   ]
+
+
+@pytest.mark.slow
+def test_the_law_of_the_text_is_that_of_plain_sampling():
+  """The certificate's loop: texts against their enumeration."""
+  target = own_models.adapted(vocab=4)
+  params = Params(
+    own_models.weights(vocab=4, width=8),
+    own_models.weights(seed=1, vocab=4, width=8),
+  )
+  settings = {
+    name: tiny_models.SETTINGS[name] for name in ('T 1', 'T 1.5, top-k 2')
+  }
+  tiny = tiny_models.TinyModels(target, target, params, settings=settings)
+  drafter = lm.make_tree(target, (0, 0, 1))
+  spec = Spec(target, drafter, verify.recursive, tiny.eos)
+  seen = tiny.sample(spec, 64, 4, seed=0)
+  for setting, counts in seen.items():
+    fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
+    assert fit.p_value > 1e-4, setting
+    # The law of a target at another temperature is told from it.
+    other = tiny.plain[next(name for name in settings if name != setting)]
+    assert fit_tests.fit(counts.sum(1), other).p_value < 1e-6
 
 
 @pytest.mark.parametrize('door', models.slow_unless(['full'], DOORS))

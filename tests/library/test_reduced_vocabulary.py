@@ -95,7 +95,7 @@ def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept(target):
   assert min(mass) < 0.99
 
 
-@pytest.mark.slow  # The loop is tested with `some tokens` of the drafters.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('load', 'name'),
   [(quantized.load, 'draft-64'), (eagle.load, 'eagle3')],

@@ -79,6 +79,25 @@ def paper(p, q, parents):
 
 
 @pytest.mark.parametrize('tree', TREES)
+@pytest.mark.parametrize('replacement', [False, True])
+def test_it_accepts_at_least_as_much_as_recursive_rejection(
+  tree, replacement, float64
+):
+  gains = []
+  for seed in range(3):
+    p, q = rules.pair(seed, 'plain')
+    source = exact.tree(TREES[tree], replacement)
+    ours, other = (
+      exact.efficiency(rule, source, rules.TEXTS, p, q)
+      for rule in (verify.traversal, verify.recursive)
+    )
+    gains.append(ours - other)
+  assert min(gains) > -1e-12
+  # With one level there are no paths, and both are the same rule.
+  assert (max(gains) > 1e-3) == (tree != 'siblings')
+
+
+@pytest.mark.parametrize('tree', TREES)
 def test_a_step_is_that_of_the_paper(tree, float64):
   p, q = rules.pair(7, 'plain')
   parents = TREES[tree]

@@ -1,7 +1,8 @@
-"""Checks of the code that measures, and planted bugs that they must find.
+"""Checks of the code that measures, which planted bugs must fail.
 
-Each check returns how far a number is from what was worked out by hand. That
-intervals hold what they promise is simulated in `test_coverage`.
+Each check returns how far a number is from what is known of it: from what was
+worked out by hand, from a sum that must agree, or from the coverage that an
+interval promises.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax.bench import costs, measure, row_fields, runner
+from specjax.bench import row_fields
 from specjax.bench.costs import Costs
 from specjax.reports import paired
 from specjax.stats import metrics
@@ -18,7 +19,9 @@ from specjax.types import Counts
 from tests.support import expected_row, scripted_run
 
 EXACT = 1e-9  # what rounding may add to a number
-FEW = 8  # units
+RUNS = 4000  # simulated experiments
+FEW, MANY = 8, 40  # units of them
+_ERROR = 3 * np.sqrt(0.05 * 0.95 / RUNS)  # of a simulated coverage, 0.010
 
 
 def off(value: Any, right: Any) -> float:
@@ -56,6 +59,27 @@ def _field(row: dict, name: str, right: Any) -> float:
   return float(not value[0] <= row[name.removesuffix('_ci')] <= value[1])
 
 
+def _typed(*names: str) -> Callable[[], float]:
+  """Fields against what was worked out, in batches of one and of two."""
+
+  def check() -> float:
+    made = ((batch, scripted_run.make(batch).row) for batch in (1, 2))
+    return max(apart(row, names, batch) for batch, row in made)
+
+  return check
+
+
+def _fields() -> float:
+  """How many fields have no known value, or are missing."""
+  return max(
+    float(
+      len(scripted_run.make(b, t).row.keys() ^ expected_row.row(b, t).keys())
+    )
+    for b in (1, 2)
+    for t in (False, True)
+  )
+
+
 def _filled() -> float:
   """Counts in batches of three: the last one has room for one prompt more."""
   names = [*expected_row.COUNTS, *expected_row.ACCEPTANCE, 'prompts']
@@ -66,6 +90,15 @@ def _wide() -> float:
   """Alpha where a mesh wants two rows more than there are prompts."""
   row = scripted_run.make(rows=scripted_run.PROMPTS + 2).row
   return apart(row, expected_row.ALPHA, 1)
+
+
+def _along() -> float:
+  """What needs a log of the steps."""
+  names = ('acceptance_by_context', 'autocorrelation')
+  return max(
+    apart(scripted_run.make(batch, timed=False).row, names, batch, False)
+    for batch in (1, 2)
+  )
 
 
 def _keys() -> float:
@@ -79,6 +112,80 @@ def _replays() -> float:
     off(scripted_run.make(batch).replays, expected_row.REPLAYS[batch])
     for batch in (1, 2)
   )
+
+
+def _leftover(row: dict):
+  """Tokens of steps that are not whole: one at least, K + 1 at most."""
+  columns = ('tokens', 'accepted', 'steps', 'target_calls')
+  units = zip(*(row[f'unit_{name}'] for name in columns), strict=True)
+  for tokens, accepted, steps, calls in units:
+    rest, cut = tokens - accepted - steps, calls - steps
+    yield rest, cut * len(row['histogram'])
+    if tokens >= row['new_tokens']:  # No end of a text cut a step.
+      yield cut, rest
+
+
+def _conserved() -> float:
+  """Sums that agree in every row, whatever was drafted."""
+  row = scripted_run.make(2, timed=False).row
+  steps, histogram = sum(row['histogram']), row['histogram']
+  places = range(len(histogram))
+  tried = row['accepted'] / row['alpha_mle']
+  positions = row['acceptance_by_position']
+  equal = (
+    (sum(i * n for i, n in enumerate(histogram)), row['accepted']),
+    (sum(row['unit_accepted']), row['accepted']),
+    (sum(row['unit_steps']), steps),
+    (sum(row['unit_tokens']), row['tokens']),
+    (sum(row['unit_target_calls']), row['target_calls']),
+    (np.sum(row['unit_histogram'], 0).tolist(), histogram),
+    (sum(b['steps'] for b in row['acceptance_by_context']), steps),
+    (row['tau'] * row['target_calls'], row['tokens']),
+    (row['tau_without_bonus'] * steps, row['accepted']),
+    (row['tau_without_bonus'], sum(positions)),
+    ([sum(histogram[i + 1 :]) / steps for i in places[:-1]], positions),
+    (row['alpha'] * sum(row['unit_prefixes']), sum(row['unit_overlap'])),
+  )
+  at_most = (
+    *_leftover(row),
+    (row['accepted'], tried),
+    (tried, row['drafted']),
+    # A step ends with one rejection, or with none.
+    (tried - row['accepted'], steps),
+    ((1 - row['coverage']) * steps, histogram[0]),
+    (row['target_calls'], row['steps'] * row['batch']),
+    (row['steps'], row['target_calls']),
+  )
+  wrong = [off(*pair) for pair in equal]
+  wrong += [max(0.0, a - b) for a, b in at_most]
+  return max(wrong)
+
+
+def _intervals() -> float:
+  """Intervals of a row against those of its units."""
+  return max(
+    apart(scripted_run.make(batch).row, expected_row.intervals(batch), batch)
+    for batch in (1, 2)
+  )
+
+
+def _coverage(units: np.ndarray, mean: float) -> float:
+  """Share of intervals of the mean of units [RUNS, n] that hold it."""
+  ones = np.ones(units.shape[1])
+  estimates = [metrics.ratio(x, ones) for x in units]
+  return float(np.mean([e.low <= mean <= e.high for e in estimates]))
+
+
+def _normal() -> float:
+  """Distance of the coverage from 95%, for normal units."""
+  units = np.random.default_rng(0).normal(3.0, 1.0, (RUNS, MANY))
+  return abs(_coverage(units, 3.0) - 0.95)
+
+
+def _skewed() -> float:
+  """How far coverage falls below 95%, for skewed units: chi-square of 8."""
+  units = np.random.default_rng(1).chisquare(8, (RUNS, FEW))
+  return max(0.0, 0.95 - _coverage(units, 8.0))
 
 
 def _paired() -> float:
@@ -153,72 +260,24 @@ class Check:
 
 
 CHECKS = {
-  'a batch that is filled up': Check(_filled),
+  'every field has a known value': Check(_fields),
+  'counts': Check(_typed(*expected_row.COUNTS, 'steps')),
+  'acceptance': Check(_typed(*expected_row.ACCEPTANCE)),
+  'alpha': Check(_typed(*expected_row.ALPHA)),
+  'counts of a batch that is filled up': Check(_filled),
   'alpha on more rows than prompts': Check(_wide),
+  'tau': Check(_typed(*expected_row.TAU)),
+  'texts': Check(_typed(*expected_row.FIELDS, *expected_row.TEXTS)),
   'replays': Check(_replays, 1e-6),  # Means are kept in float32.
+  'costs': Check(_typed(*expected_row.COSTS[1])),
+  'speed': Check(_typed(*expected_row.SPEED[1])),
   'speed of texts of other lengths': Check(_lengths),
+  'steps along the text': Check(_along),
   'keys': Check(_keys),
+  'sums that agree': Check(_conserved),
+  'intervals are those of the units': Check(_intervals),
   'interval of a prediction': Check(_resampled),
+  'coverage, normal units': Check(_normal, 0.005 + _ERROR),
+  'coverage, skewed units': Check(_skewed, 0.02 + _ERROR),
   'differences are paired': Check(_paired),
 }
-
-
-# Planted bugs
-
-_run_of, _accepted = measure._run, costs._accepted
-_whole, _units = runner.Runner.whole, runner.Runner.units
-_speed, _ratio, _difference = row_fields.speed, metrics.ratio, paired.difference
-
-
-def _turned(items) -> list:
-  """The same items, with the first one last."""
-  return [*items[1:], *items[:1]]
-
-
-def _every_row(params, state, job, *rest):
-  return _run_of(params, state, dataclasses.replace(job, live=None), *rest)
-
-
-def _other_order(self, domain, temperature):
-  job = _whole(self, domain, temperature)
-  order = _turned(range(len(job.prompts)))
-  texts = [job.prompts[i] for i in order]
-  return dataclasses.replace(job, prompts=texts, indices=job.indices[order])
-
-
-def _first_keys(self, domain, temperature):
-  jobs = _units(self, domain, temperature)
-  return [dataclasses.replace(j, indices=jobs[0].indices) for j in jobs]
-
-
-def _without_spread(runs, base, cost):
-  """Costs as if they were known."""
-  ones = np.ones(len(cost.plain))
-  step = cost.v + cost.depth * cost.c
-  return _speed(runs, base, Costs(cost.depth, ones, cost.v * ones, step * ones))
-
-
-def _unpaired(one, other, statistic, relative=False):
-  """As if the rows were of different prompts."""
-  moved = {name: _turned(other[name]) for name in statistic}
-  return _difference(one, other | moved, statistic, relative)
-
-
-# The check that finds each bug, what has the function, and what replaces it.
-WRONG_NUMBERS = {
-  'rows that fill up a batch are counted':
-    ('a batch that is filled up', measure, '_run', _every_row),
-  'alpha of prompts in another order':
-    ('alpha on more rows than prompts', runner.Runner, 'whole', _other_order),
-  'a replay accepts the bonus, too':
-    ('replays', costs, '_accepted', lambda run: _accepted(run) + 1),
-  'every batch has the keys of the first':
-    ('keys', runner.Runner, 'units', _first_keys),
-  'c and v are taken as known':
-    ('interval of a prediction', row_fields, 'speed', _without_spread),
-  'speed-up of seconds, not of times per token':
-    ('speed of texts of other lengths', metrics, 'speedup',
-     lambda base, _, seconds, __: _ratio(base, seconds)),
-  'differences of other prompts':
-    ('differences are paired', paired, 'difference', _unpaired),
-}  # fmt: skip

@@ -30,6 +30,8 @@ from specjax.drafters import (
   plain,
   recycling,
   skip,
+  suffix,
+  windowed,
 )
 from specjax.drafters.dflash import module
 from specjax.drafters.eagle.module import Head, Sizes
@@ -410,6 +412,10 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     lambda: linear.quantize(draft_weights(), DRAFT.config.tied_embeddings),
   ),
   'ngram': (ngram.make(3), lambda: None),
+  'suffix, tree': (
+    suffix.make(2, factor=2.0, candidates=2, places=4),
+    lambda: None,
+  ),
   'recycling': (recycling.make(TARGET, 3, 3, 3), lambda: None),
   'recycling, tree': (recycling.make(TARGET, 3, 3, 7), lambda: None),
   'skip': (chain.make(skip.walk(TARGET, (1,), (0,)), DEPTH), lambda: None),
@@ -421,6 +427,11 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'medusa, tree': (
     static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),
+  ),
+  'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
+  'windowed': (
+    chain.make(windowed.walk(TARGET, 6, 2), DEPTH),
+    lambda: None,
   ),
   'dflash': (DFLASH.drafter(DEPTH), head_of(DFLASH, 0.3)),
   'dspark': (

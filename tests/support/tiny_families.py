@@ -614,7 +614,7 @@ SWITCHES = {
   'lfm2_moe': [{'norm_topk_prob': False}],
   'granitemoehybrid': [
     _TIED,
-    {'num_local_experts': 0},
+    {'num_local_experts': 0, 'num_experts_per_tok': 0},
     {'position_embedding_type': 'rope', 'attention_bias': True},
     {'mamba_conv_bias': False, 'mamba_proj_bias': True, 'mamba_d_conv': 2},
     {'hidden_act': 'gelu', 'mamba_n_groups': 1, 'mamba_expand': 3},

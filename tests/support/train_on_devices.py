@@ -8,6 +8,7 @@ The last line is one JSON object.
 import json
 import pathlib
 import sys
+from unittest import mock
 
 import safetensors.numpy
 
@@ -18,7 +19,7 @@ from tests.support.resumed import killed
 
 def main(folder: pathlib.Path) -> None:
   options = {'path': str(folder / 'draft')}
-  weights = {}
+  weights, steps = {}, []
   for devices in (1, 4):
     x = test_own_data.recipe(
       folder, f'on {devices}', 'lm', options, devices=devices
@@ -26,7 +27,9 @@ def main(folder: pathlib.Path) -> None:
     if devices == 4:  # Stopped at half, and gone on with.
       with killed(examples, 'draw', 3):
         train_heads.main(x)
-    train_heads.main(x)
+    with mock.patch.object(examples, 'draw', wraps=examples.draw) as draws:
+      train_heads.main(x)
+    steps.append([call.args[-1] for call in draws.call_args_list])
     file = folder / f'on {devices}/weights/model.safetensors'
     weights[devices] = safetensors.numpy.load_file(file)
   start = safetensors.numpy.load_file(folder / 'draft/model.safetensors')
@@ -39,7 +42,7 @@ def main(folder: pathlib.Path) -> None:
   rows = [s.data.shape[0] for s in placed['tokens'].addressable_shards]
   moved = apart(weights[1], start)
   print(json.dumps({'apart': apart(*weights.values()), 'moved': moved,
-                    'rows': rows}))  # fmt: skip
+                    'rows': rows, 'steps': steps}))  # fmt: skip
 
 
 if __name__ == '__main__':

@@ -158,7 +158,7 @@ _SHARED = 'shared_intermediate_size'
 
 def _read_experts(rest, known):
   count = take(rest, _COUNT, values.index, 8)
-  chosen = take(rest, _CHOSEN, values.size, 2)
+  chosen = take(rest, _CHOSEN, values.index, 2)
   shared = take(rest, _SHARED, values.size, 1024)
   if not count:  # The expert that all tokens go to is a plain MLP.
     return {'mlp_width': shared}
@@ -376,6 +376,8 @@ _KINDS = {
   'mlp': ('-', 'mlp'),
   'moe': ('E', 'moe'),
 }
+# Layers of a file that names none.
+_USUAL = ['linear_attention', 'moe', 'full_attention', 'mlp']
 _TYPES, _PATTERN = 'layers_block_type', 'hybrid_override_pattern'
 _NEMOTRON_NAMES = {
   'key_heads': ('n_groups', values.size, 8),
@@ -417,7 +419,7 @@ def _read_layout(rest, known):
   """Says the types of layers in one way; their number is that of the types."""
   del known  # Nothing is.
   pattern = take(rest, _PATTERN, _letters, None)
-  types = take(rest, _TYPES, _kinds, pattern or [*_KINDS])
+  types = take(rest, _TYPES, _kinds, pattern or _USUAL)
   count = take(rest, 'num_hidden_layers', values.size, len(types))
   if pattern not in (None, types) or count != len(types):
     raise ValueError(
@@ -486,7 +488,8 @@ def _write_kinds(config):
 
 _BLOCK = 'backbone.layers.{}.'
 _INSIDE = _BLOCK + 'mixer.'
-# Of training and of readers, or without an effect in transformers.
+# Of training and of readers, or without an effect in transformers, which holds
+# steps above time_step_min in blocks of rows and not in single ones.
 _UNREAD_NEMOTRON = """
   attention_head_dim chunk_size expand hidden_dropout mamba_proj_bias
   mamba_ssm_cache_dtype moe_shared_expert_overlap mtp_hybrid_override_pattern

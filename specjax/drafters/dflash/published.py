@@ -410,14 +410,19 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
     'qk_norm': not sizes.qk_norm,
     'causal': sizes.causal,
     'correction': bool(sizes.correction) and not spark,
-    'anchored': sizes.anchored and not spark,
+    # The state of an rnn has seen the token before the draft there.
+    'anchored': (
+      not sizes.anchored
+      if sizes.correction == 'rnn'
+      else sizes.anchored and not spark
+    ),
     'confidence': bool(sizes.confidence) and not spark,
     'conv': bool(sizes.conv),
     'windows': any(sizes.windows),
   }
   remedy = (
-    'train one of DFlash or DSpark with qk_norm and a mask_token that no text '
-    'has'
+    'train one of DFlash or DSpark (rnn: anchored) with qk_norm and a '
+    'mask_token that no text has'
   )
   speculators.refuse(sizes, wrong, remedy)
   tensors = formats.sources(('d2t', 't2d'), sizes, target.vocab_size)

@@ -29,7 +29,8 @@ class Masks:
   Attributes:
     token: of all of them.
     places: of a whole draft, K.
-    keep: share of the drafts of a place that have the next one, too.
+    keep: share of the drafts of a place that have the next one, too, while a
+      fifth of the rows or more has it.
   """
 
   token: int
@@ -86,8 +87,8 @@ def masks_of(
   keep = Masks.keep if keep is None else keep
   check_number('mask_token', token, 0, vocab)
   check_number('places', places, 2)
-  if not 0 < keep <= 1:
-    raise ValueError(f'keep must be above 0 and at most 1, got {keep}')
+  if not isinstance(keep, int | float) or not 0 < keep <= 1:
+    raise ValueError(f'keep must be above 0 and at most 1, got {keep!r}')
   return Masks(token, places, keep)
 
 
