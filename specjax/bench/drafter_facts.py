@@ -10,6 +10,7 @@ import numpy as np
 from specjax.bench.plan import PlannedDrafter
 from specjax.checkpoints.vocabularies.reading import Spelled
 from specjax.models import transformer
+from specjax.models.low_bits import is_low_bits
 from specjax.types import LoadedDrafter
 
 _SUMS = ('seconds', 'tokens', 'steps')
@@ -94,11 +95,12 @@ def describe(
     vocabulary = {'vocabulary': {'shared': int(shared), 'of': len(places)}}
     params = params.weights
   leaves = jax.tree.leaves(params)
+  matrices = jax.tree.leaves(params, is_leaf=is_low_bits)
   return {
     'load': planned.load,
     'options': planned.stored,
     'draft_revision': planned.draft_revision,
-    'parameters': sum(leaf.size for leaf in leaves),
+    'parameters': sum(x.size for x in matrices),
     'bytes': sum(leaf.nbytes for leaf in leaves),
     'training': training(planned),
     'guesses': guesses(planned),

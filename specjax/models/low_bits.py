@@ -64,6 +64,11 @@ class LowBits:
   rounds: bool = struct.field(pytree_node=False, default=False)
   blocked: bool = struct.field(pytree_node=False, default=False)
 
+  @property
+  def size(self) -> int:
+    """The number of values."""
+    return self.words.size * 32 // self.bits
+
 
 def is_low_bits(x: Any) -> bool:
   return isinstance(x, LowBits)

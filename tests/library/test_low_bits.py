@@ -64,7 +64,7 @@ def test_the_places_of_values_in_a_word():
 )
 def test_rounding_is_off_by_half_a_scale_at_most(w, bits):
   made = low_bits.quantize_matrix(w, bits, 8)
-  assert made.words.shape == (bits, 3)
+  assert (made.words.shape, made.size) == ((bits, 3), w.size)
   assert made.scale.shape == (4, 3)
   scale, offset = low_bits.factors_of(made)
   scale = np.float64(scale).repeat(8, 0)
