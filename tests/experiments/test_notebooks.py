@@ -52,7 +52,7 @@ def test_the_quick_start_runs(folder):
   assert 'runs/notebook/summary.md' in shown
   # Rendered as a notebook would: coloured text, figures and the last output.
   assert '<span class="token ' in shown
-  assert shown.count('<Figure size') == 5
+  assert shown.count('<Figure size') == 3
   assert 'accepted lengths [' in shown
 
 
