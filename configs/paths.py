@@ -34,14 +34,15 @@ def get_config(folder: str = '') -> Experiment:
     options = {'widths': (count,)} | options
     return Candidate('lm', gamma, draft, options, rules)
 
-  rules = 'naive', 'recursive', 'k_seq', 'importance', 'traversal', 'multi_path'
+  every = 'naive', 'recursive', 'k_seq', 'importance', 'traversal', 'multi_path'
+  rules = every[-1:] if folder else every
   drawn = {'replacement': True}
   x = Experiment(
     name='paths',
     target=Checkpoint(pair.path('target')),
     candidates={
       'one path': paths(1, 'block'),
-      'two paths': paths(2, *rules[-1 if folder else 0 :], **drawn),
+      'two paths': paths(2, *rules, **drawn),
       'two without replacement': paths(2, 'recursive'),
       'two with a hub': paths(2, 'hub', hub=True),
       'four paths': paths(4, 'multi_path', **drawn),

@@ -408,9 +408,9 @@ class TransformerConfig:
     value_norm: values are normed, head by head and without a scale.
     layer_inputs: a second embedding of tokens, for each layer, or None.
     layer_scale: what a layer gives is multiplied by a number of its own.
-    attention_scales: factors of what attention reads and gives, or None.
-    mlp_scales: factors of the gate before its activation, and of what the MLP
-      gives, or None.
+    attention_scales: factors of the input and the output of attention, or None.
+    mlp_scales: factors of the gate before its activation and of the output of
+      the MLP, or None.
     attention_gate: what attention gives is multiplied by a sigmoid of as many
       entries, which come with the queries (Qwen3-Next).
     kept: tokens that have a logit of their own, see `reduced_vocab_head`;

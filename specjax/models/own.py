@@ -77,7 +77,8 @@ class Sizes:
     return False
 
   def attends(self, layer: int) -> bool:
-    """Returns true, for the same reason."""
+    """Returns true: every layer has attention."""
+    del layer  # Unused.
     return True
 
   def __post_init__(self):

@@ -87,7 +87,7 @@ def test_a_pair_of_the_hub_has_its_verdict(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_on_a_cpu_the_embedded_pair_takes_its_place(monkeypatch):
-  """As far as the flags of its programs, which are those of any pair."""
+  """Runs the cells up to the flags, and inspects the pair that they name."""
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   shown = notebooks.run_cells(
     PAYS, skip_tags=('install',), after={'flags': INSPECT}

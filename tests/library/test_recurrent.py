@@ -109,6 +109,32 @@ def test_texts_are_those_of_plain_decoding(kind, way, float64):
   assert models.new_tokens(run(model, *way(model))) == plain_texts(model)
 
 
+@pytest.mark.slow
+def test_a_sampled_row_is_the_row_alone(float64):
+  """Token for token; sums of a state may be rounded otherwise."""
+  model = MODELS['mamba']
+  given, spec = params(model, other=0.5), Spec(model, *tree(model), ())
+
+  def after_steps(rows):
+    values = sampling.make(len(rows), [(0.7, 1.0, 1.5, 1.0)[i] for i in rows])
+    prompts, options = [PROMPTS[i] for i in rows], {'slots': 128}
+    state = models.run(spec, given, prompts, values, rows, **options)
+    state = generate.generate(given, state, 6, spec=spec)
+    assert not state.done.any()  # The state of a finished row is of no text.
+    return state
+
+  together = after_steps(range(len(PROMPTS)))
+  texts = models.new_tokens(together)
+  assert len({*texts}) == len(PROMPTS)
+  assert 0 < together.counts.accepted.sum() < together.counts.tried.sum()
+  for i, text in enumerate(texts):
+    alone = after_steps([i])
+    assert models.new_tokens(alone) == [text]
+    both = map(caches.states, (together.cache, alone.cache))
+    for row, own in zip(*map(jax.tree.leaves, both), strict=True):
+      np.testing.assert_allclose(row[i], own[0], rtol=0, atol=1e-10)
+
+
 def one_more(cache, flight, path, start, count):
   """A rejected row stays."""
   return caches.commit(cache, flight, path, start, count + 1)

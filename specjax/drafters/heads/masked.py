@@ -68,10 +68,10 @@ def masks_of(
   """The masks that options of a recipe ask for; None: the drafter has none.
 
   Args:
-    token: that they are; None: there are none.
+    token: the token of all masks; None: the drafter has no masks.
     vocab: tokens of the target.
-    places: see `Masks`; None: as there, likewise the next.
-    keep: see there.
+    places: see `Masks`; None: the default of `Masks`.
+    keep: see `Masks`; None: the default of `Masks`.
 
   Raises:
     ValueError: names the option and the remedy.

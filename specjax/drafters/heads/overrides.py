@@ -39,9 +39,9 @@ def check(read_as: Mapping[str, Any], known: Iterable[str]) -> None:
       )
 
 
-def pick(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
+def pick(kind: type[T], config: Mapping[str, Any]) -> T:
   """Returns a NamedTuple of the values that a configuration has of it."""
-  names = kind._fields  # type: ignore[attr-defined]
+  names = kind.__annotations__
   return kind(**{name: config[name] for name in names if name in config})
 
 

@@ -54,8 +54,8 @@ def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
 class Masked(NamedTuple):
   """R rows of a text and M masks behind some of them, for one pass.
 
-  Mask d of a draft says place d + 1. It sees the rows up to the one that it is
-  behind and the masks of its draft before it.
+  Mask d of a draft says place d + 1. A mask sees the row before its draft, all
+  earlier rows, and the earlier masks of its draft.
 
     rows 0 1 2 | masks 0,1  1,1  0,2     0,2 sees row 0, mask 0,1 and itself
   """
