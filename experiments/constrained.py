@@ -19,7 +19,7 @@ ended       share of texts that ended by themselves; the others were cut, and
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -303,18 +303,14 @@ def run(x: Languages) -> None:
 # The rows as tables.
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  names = 'alpha forced tau speedup'
-  types = study.fields(
-    text='language drafter domain',
-    flag='masked',
-    count='gamma prompts new_tokens states classes',
-    number=f'temperature ended {names}',
-    maybe='free_alpha',
-  )
-  ends = study.fields(ends=f'{names} free_alpha')
-  return types | {f'{name}_ci?': kind for name, kind in ends.items()}
+fields = study.alike(
+  text='language drafter domain',
+  flag='masked',
+  count='gamma prompts new_tokens states classes',
+  number='temperature ended alpha forced tau speedup',
+  maybe='free_alpha',
+  ends='alpha_ci? forced_ci? tau_ci? speedup_ci? free_alpha_ci?',
+)
 
 
 def headline(rows: list[dict]) -> str:

@@ -423,18 +423,14 @@ def run(x: ManyPrompts) -> None:
 # The rows as tables.
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  more = study.fields(
-    ends='tokens_per_second_ci efficiency_ci',
-    numbers='seconds_by_pass tokens_by_pass',
-  )
-  return {f'{name}?': kind for name, kind in more.items()} | study.fields(
-    text='drafter way',
-    count='gamma prompts batch',
-    number='temperature tau tokens_per_second tokens_per_second_with_reading',
-    maybe='chunk times_alone times_static same_text_as_alone efficiency',
-  )
+fields = study.alike(
+  text='drafter way',
+  count='gamma prompts batch',
+  number='temperature tau tokens_per_second tokens_per_second_with_reading',
+  maybe='chunk times_alone times_static same_text_as_alone efficiency',
+  ends='tokens_per_second_ci? efficiency_ci?',
+  numbers='seconds_by_pass? tokens_by_pass?',
+)
 
 
 def headline(rows: list[dict]) -> str:

@@ -31,7 +31,7 @@ import itertools
 import pathlib
 import zipfile
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -632,16 +632,13 @@ def run(x: DraftLengths) -> None:
 # The rows as tables.
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  types = study.fields(
-    text='drafter domain policy shapes chosen verdict',
-    count='gamma prompts new_tokens folds',
-    number='temperature c scoring tau drafted speedup gain',
-    maybe='share',
-  )
-  ends = study.fields(ends='tau drafted speedup gain')
-  return types | {f'{name}_ci?': kind for name, kind in ends.items()}
+fields = study.alike(
+  text='drafter domain policy shapes chosen verdict',
+  count='gamma prompts new_tokens folds',
+  number='temperature c scoring tau drafted speedup gain',
+  maybe='share',
+  ends='tau_ci? drafted_ci? speedup_ci? gain_ci?',
+)
 
 
 def headline(rows: list[dict]) -> str:

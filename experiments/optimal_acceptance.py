@@ -345,16 +345,13 @@ def run(x: OptimalAcceptance) -> None:
 # The rows as tables.
 
 
-def fields(row: dict) -> dict:
-  del row  # Unused: all rows have the same.
-  numbers = 'unit_places unit_accepted unit_bound'
-  return study.fields(
-    text='target draft drafter domain siblings verifier',
-    count='drafts places',
-    number='temperature accepted bound share',
-    ends='accepted_ci bound_ci share_ci',
-    numbers=numbers,
-  )
+fields = study.alike(
+  text='target draft drafter domain siblings verifier',
+  count='drafts places',
+  number='temperature accepted bound share',
+  ends='accepted_ci bound_ci share_ci',
+  numbers='unit_places unit_accepted unit_bound',
+)
 
 
 def headline(rows: list[dict]) -> str:

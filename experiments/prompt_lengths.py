@@ -89,10 +89,12 @@ def run(x: PromptLengths) -> None:
   study.publish(runner.folder)
 
 
-def fields(row: dict) -> dict:
-  del row  # Unused: all rows have the same.
-  one = {'text': 'of drafter', 'count': 'length gamma', 'maybe': 'tau alpha'}
-  return study.fields(**one, number='temperature')
+fields = study.alike(
+  text='of drafter',
+  count='length gamma',
+  number='temperature',
+  maybe='tau alpha',
+)
 
 
 def headline(rows: list[dict]) -> str:

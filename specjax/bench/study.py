@@ -159,9 +159,16 @@ def fields(**names: str) -> dict[str, Any]:
 
   Args:
     **names: fields by kind, with spaces between them. `maybe` is a number or
-      None, `ends` an interval, `numbers` a list.
+      None, `ends` an interval, `numbers` a list. A field whose name ends in ?
+      may be missing.
   """
   return {n: _KINDS[kind] for kind, all in names.items() for n in all.split()}
+
+
+def alike(**names: str) -> Callable[[dict], dict[str, Any]]:
+  """Returns the `fields` of a study whose rows all have the same fields."""
+  types = fields(**names)
+  return lambda row: types
 
 
 def shown(name: str, form: str = '.2f') -> Callable[[dict], str]:
