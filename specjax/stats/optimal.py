@@ -40,7 +40,7 @@ def _shares(name: str, probs) -> np.ndarray:
   return probs / probs.sum()
 
 
-def leaves(q, n: int, replacement: bool = True, rest: float = 0.0):
+def leaves(q, n: int, replacement: bool = True):
   """Returns the chances [V+1] that drafts are not all of the first k tokens.
 
   Without replacement: each token rings after a time of its own, exponential
@@ -54,15 +54,14 @@ def leaves(q, n: int, replacement: bool = True, rest: float = 0.0):
     q: [V] masses of tokens in some order.
     n: drafts.
     replacement: whether a draft may repeat another.
-    rest: mass of tokens behind all of these.
   """
-  outside = np.concatenate([np.cumsum(q[::-1])[::-1], [0.0]]) + rest
+  outside = np.concatenate([np.cumsum(q[::-1])[::-1], [0.0]])
   if replacement or n == 1:
     return 1 - (1 - np.minimum(outside, 1)) ** n
   large = np.sort(np.argsort(q)[len(q) - n + 1 :])
   small = q.copy()
   small[large] = 0
-  left = small.sum() + rest
+  left = small.sum()
   end = np.log((40 + n * np.log(len(q) + 1)) / left)
   within = np.arange(len(q) + 1) > large[:, None]
   total = np.ones(len(q) + 1)
@@ -81,9 +80,7 @@ def leaves(q, n: int, replacement: bool = True, rest: float = 0.0):
   return outside * total
 
 
-def acceptance(
-  p, q, n: int, replacement: bool = True, ignored: float = 0.0
-) -> float:
+def acceptance(p, q, n: int, replacement: bool = True) -> float:
   """Returns the most that an exact rule can accept of n drafts for one place.
 
   Args:
@@ -92,9 +89,6 @@ def acceptance(
     n: drafted tokens.
     replacement: whether they are independent. Otherwise each is drawn from
       what the earlier ones leave of q.
-    ignored: a share of what the n - 1 likeliest tokens leave of q. Up to this
-      mass the least likely tokens are never in H, so that fewer are looked at.
-      The result is at most n times this share too high.
 
   Raises:
     ValueError: p or q is no distribution, or q has fewer than n tokens.
@@ -108,14 +102,11 @@ def acceptance(
     raise ValueError(f'n must be at least 1, got {n}')
   if not replacement and np.count_nonzero(q) < n:
     raise ValueError(f'q has fewer than {n} tokens: lower n, or replace drafts')
-  ascending = np.argsort(q)
-  mass = np.cumsum(q[ascending])
-  few = mass <= ignored * mass[max(len(q) - n, 0)]
-  kept = ascending[(q[ascending] > 0) & ~few]
+  kept = np.argsort(q)
+  kept = kept[q[kept] > 0]
   order = kept[np.argsort(p[kept] / q[kept])]
   inside = np.concatenate([[0.0], np.cumsum(p[order])])
-  rest = mass[few.sum() - 1] if few.any() else 0.0
-  return float((inside + leaves(q[order], n, replacement, rest)).min())
+  return float((inside + leaves(q[order], n, replacement)).min())
 
 
 def acceptance_beside_hub(p, q) -> float:
