@@ -21,7 +21,7 @@ from specjax.bench import memory, meshes, user_drafters, vocabulary
 from specjax.bench.methods import Loaded, assemble, make_drafter
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.bench.sampling_stages import values
-from specjax.checkpoints import CheckpointError, Description, precision
+from specjax.checkpoints import Description, precision
 from specjax.cli import hosts, progress
 from specjax.drafters import lm, plain
 from specjax.drafters.heads import files, published
@@ -38,10 +38,8 @@ def describe(field: str, path: str) -> Description:
   Raises:
     UserError: it cannot be loaded; names the field.
   """
-  try:
+  with blame(f'{field}: '):
     return checkpoints.describe(path)
-  except CheckpointError as error:
-    raise UserError(f'{field}: {error}') from error
 
 
 def describe_draft(planned: PlannedDrafter) -> Description | None:
@@ -52,10 +50,8 @@ def describe_draft(planned: PlannedDrafter) -> Description | None:
   """
   if planned.describe is None:
     return None
-  try:
+  with blame(f'{planned.path_field}: '):
     return planned.describe(planned.path, **planned.options)
-  except (CheckpointError, ValueError) as error:
-    raise UserError(f'{planned.path_field}: {error}') from error
 
 
 def describe_head(
