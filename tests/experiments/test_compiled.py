@@ -362,17 +362,18 @@ def test_v_c_and_speed_up_follow():
   assert found == pytest.approx({'v': 1.2, 'c': 0.2, 'speedup': 1.5})
 
 
-def shapes(**changes) -> programs.Shapes:
-  x = Compiled(target=Sizes('8b'), draft=Sizes('1b'))
+def shapes(batch=1, dtype='bfloat16', **changes) -> programs.Shapes:
+  x = Compiled(target=Sizes('8b'), draft=Sizes('1b'), batch=batch, dtype=dtype)
   given = {
+    'asked': x,
     'target': estimate.SIZES['8b'],
     'draft': estimate.SIZES['1b'],
     'placement': Placement(plan_mesh(1, 1)),
     'bits': 16,
     'form': FORMS['gpu'],
+    'slots': x.slots,
+    'used': x.used,
   }
-  names = ('dtype', 'temperature', 'sampling', 'gamma', 'widths', 'batch')
-  given |= {name: getattr(x, name) for name in (*names, 'slots', 'used')}
   return programs.Shapes(**given | changes)
 
 
@@ -401,14 +402,13 @@ def test_bytes_and_products_of_a_pass():
 
 
 def test_experts_that_no_token_chose_are_not_read():
-  one = shapes(
-    target=dataclasses.replace(SMALL, experts=Experts(8, 2, 32)), batch=3
-  )
+  mixture = dataclasses.replace(SMALL, experts=Experts(8, 2, 32))
+  one = shapes(3, target=mixture)
   an_expert = 4 * 3 * 64 * 32  # numbers, of four layers
   few, all_of_them = one.pass_of(0, 1), one.pass_of(0, 4)
   assert all_of_them.bytes - few.bytes == 2 * (8 - 6) * an_expert
   assert all_of_them.weights == few.weights
-  alone = dataclasses.replace(one, batch=1).pass_of(0, 1)
+  alone = shapes(target=mixture).pass_of(0, 1)
   caches = 2 * 4 * 2 * 2 * 16 * 1100 * 2  # of two more rows
   assert few.bytes - alone.bytes == 2 * 4 * an_expert + caches
 

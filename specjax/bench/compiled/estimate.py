@@ -118,18 +118,13 @@ def plan(x: Compiled) -> Shapes:
   if x.attention:
     form = dataclasses.replace(form, attention=ATTENTIONS[x.attention])
   shapes = Shapes(
+    x,
     *configs,
     placement=Placement(
       sharding.plan_mesh(x.mesh.data, x.mesh.model),
       split_draft=bool(x.mesh.split_draft),
     ),
-    dtype=x.dtype,
     bits=BITS[x.weights],
-    temperature=x.temperature,
-    sampling=x.sampling,
-    gamma=x.gamma,
-    widths=x.widths,
-    batch=x.batch,
     slots=slots,
     used=x.used,
     form=form,
@@ -233,7 +228,7 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
       for kind, sequence in dumped.items():
         (place / f'{name}-{depth}.{kind}').write_text(sequence)
   module = hlo.Module(text)
-  turns = hlo.turns_of(module, spans(shapes, name), shapes.gamma)
+  turns = hlo.turns_of(module, spans(shapes, name), x.gamma)
   per_cycle = chip.bandwidth / chip.clock if chip.clock else 0.0
   step, call = hlo.count(module, turns, per_cycle)
   for (what, *place), number in call.items():

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax import trees, verify
 from specjax.bench import memory, sampling_stages
-from specjax.bench.config import SamplingValues
+from specjax.bench.config import Compiled
 from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
@@ -45,31 +45,21 @@ class Shapes:
   """Everything that decides a program, but its name and its depth.
 
   Attributes:
+    asked: the settings.
     target: sizes of the target.
     draft: sizes of the draft.
     placement: on a mesh of devices, of one or more.
-    dtype: of weights and caches.
-    bits: of a value of a matrix: 8 or 4; FLOATS: those of `dtype`.
-    temperature: of all rows.
-    sampling: the other stages.
-    gamma: drafted tokens of a chain.
-    widths: of the tree, children of a node of depth 0, 1, ...
-    batch: rows.
+    bits: of a value of a matrix: 8 or 4; FLOATS: those of the dtype.
     slots: of a cache.
     used: slots in use.
     form: what differs by the platform.
   """
 
+  asked: Compiled
   target: TransformerConfig
   draft: TransformerConfig
   placement: Placement
-  dtype: str
   bits: int
-  temperature: float
-  sampling: SamplingValues
-  gamma: int
-  widths: tuple[int, ...]
-  batch: int
   slots: int
   used: int
   form: DeviceForm
@@ -91,7 +81,7 @@ class Shapes:
 
   def passes(self, name: str) -> int:
     """Returns the passes of the draft in a step of a program."""
-    depth = len(self.widths) if name == 'tree' else self.gamma
+    depth = len(self.asked.widths) if name == 'tree' else self.asked.gamma
     return depth if name in DRAFTING else 0
 
   @property
@@ -104,7 +94,7 @@ class Shapes:
     """Shapes of a model's parameters."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     shapes = jax.tree.map(
-      lambda s: jax.ShapeDtypeStruct(s.shape, self.dtype), shapes
+      lambda s: jax.ShapeDtypeStruct(s.shape, self.asked.dtype), shapes
     )
     if self.bits == FLOATS:
       return shapes
@@ -130,12 +120,12 @@ class Shapes:
       return np.array([*read, own])
 
     mesh = placement.mesh.shape
-    rows = self.batch // mesh['data']
+    rows = self.asked.batch // mesh['data']
     weights, cache, own = map(float, deepened(config, reads))
     ways = mesh['model'] if placement.split else 1
     heads = ways if config.num_kv_heads % ways == 0 else 1
     floats = self.bits == FLOATS
-    bits = 8 * jnp.dtype(self.dtype).itemsize if floats else self.bits
+    bits = 8 * jnp.dtype(self.asked.dtype).itemsize if floats else self.bits
     numbers = own * 8 / bits
     return Pass(
       weights / ways + rows * cache / heads, numbers / ways, rows * tokens
@@ -143,9 +133,9 @@ class Shapes:
 
   def least(self, name: str, chip: Chip) -> Step:
     """Returns the least time of a step that a chip could take."""
-    passes, nodes = self.passes(name), self.gamma
+    passes, nodes = self.passes(name), self.asked.gamma
     if name == 'tree':
-      nodes = len(trees.branching(self.widths))
+      nodes = len(trees.branching(self.asked.widths))
     fed = READ_AT_ONCE if name == 'prefill' else nodes * bool(passes) + 1
     drafted = max(1, nodes / passes) if passes else 0
     draft = passes and passes * self.pass_of(1, drafted).seconds(chip)
@@ -158,7 +148,7 @@ class Shapes:
       model = transformer.build(config)
       shapes = self.weights(model)
       cache = memory.of_cache(
-        model, place, self.batch, self.slots, 0, self.dtype
+        model, place, self.asked.batch, self.slots, 0, self.asked.dtype
       )
       if self.bits != FLOATS:
         leaves = jax.tree.leaves(shapes)
@@ -218,9 +208,11 @@ def deepened(config: TransformerConfig, measure: Callable) -> Any:
 
 def _drafting(x: Shapes, name: str, draft: Model) -> tuple[Drafter, Rule]:
   if name == 'tree':
-    return lm.make_tree(draft, trees.branching(x.widths)), verify.recursive
+    return lm.make_tree(
+      draft, trees.branching(x.asked.widths)
+    ), verify.recursive
   if name in DRAFTING:
-    return lm.make(draft, x.gamma), verify.token
+    return lm.make(draft, x.asked.gamma), verify.token
   return plain.make(), verify.token
 
 
@@ -274,16 +266,18 @@ def lower(x: Shapes, name: str) -> Any:
 
 def _begin(x: Shapes, name: str, spec: Spec, params: Params) -> Any:
   """The state of rows behind prompts of one token."""
-  stages = x.sampling
+  stages = x.asked.sampling
   if name == 'pool':  # Every request may ask for these.
     top_k, top_p = stages.top_k or 0, stages.top_p or 1.0
     stages = dataclasses.replace(stages, top_k=top_k, top_p=top_p)
   return generate.start(
     params,
-    [[0]] * x.batch,
+    [[0]] * x.asked.batch,
     spec=spec,
     new_tokens=1,
-    key=generate.row_keys(0, range(x.batch)),
-    values=sampling_stages.values(stages, spec, x.batch, x.temperature),
+    key=generate.row_keys(0, range(x.asked.batch)),
+    values=sampling_stages.values(
+      stages, spec, x.asked.batch, x.asked.temperature
+    ),
     slots=x.slots,
   )
