@@ -44,15 +44,9 @@ def read(file: pathlib.Path) -> list[dict]:
   """
   if not file.exists():
     return []
-  text = folders.read_text(file)
-  whole = text[: text.rfind('\n') + 1]
-  if whole != text:
-    part = file.with_suffix('.part')
-    part.write_text(whole)
-    part.rename(file)
   return [
     folders.read_object(line, f'{file}: line {number}', 'remove the line')
-    for number, line in enumerate(whole.splitlines(), 1)
+    for number, line in enumerate(folders.mend(file).splitlines(), 1)
   ]
 
 

@@ -45,6 +45,23 @@ def read_text(file: pathlib.Path) -> str:
     ) from error
 
 
+def _replace(file: pathlib.Path, text: str) -> None:
+  """Writes a file as a whole or not at all."""
+  part = file.with_name(f'{file.name}.part')
+  with writing('results', part):
+    part.write_text(text)
+    part.rename(file)
+
+
+def mend(file: pathlib.Path) -> str:
+  """Returns a file of lines; a last line cut off by a kill is dropped."""
+  text = read_text(file)
+  whole = text[: text.rfind('\n') + 1]
+  if whole != text:
+    _replace(file, whole)
+  return whole
+
+
 def read_object(text: str, place: str, remedy: str) -> dict:
   """Reads an object of a file of results.
 
@@ -205,26 +222,14 @@ class Folder:
     """
     self.path = pathlib.Path(path)
     check_place(self.path, settings)
-    with writing('results', path):
-      self._open(settings)
-    self.rows, self.warning = read_rows(self.path / 'rows.jsonl')
-
-  def _open(self, settings: Mapping) -> None:
-    """Creates the folder where it is not there, and mends its last line."""
-    config = self.path / 'config.json'
+    config, file = self.path / 'config.json', self.path / 'rows.jsonl'
     if not config.exists():
-      self.path.mkdir(parents=True, exist_ok=True)
-      part = config.with_suffix('.part')
-      part.write_text(json.dumps(settings, indent=2, sort_keys=True) + '\n')
-      part.rename(config)
-    file = self.path / 'rows.jsonl'
+      with writing('results', path):
+        self.path.mkdir(parents=True, exist_ok=True)
+      _replace(config, json.dumps(settings, indent=2, sort_keys=True) + '\n')
     if file.exists():
-      text = read_text(file)
-      whole = text[: text.rfind('\n') + 1]
-      if whole != text:  # A last line cut off by a kill is dropped.
-        part = file.with_suffix('.part')
-        part.write_text(whole)
-        part.rename(file)
+      mend(file)
+    self.rows, self.warning = read_rows(file)
 
   def clear(self) -> None:
     """Forgets the rows of a run that was not finished."""
@@ -244,10 +249,7 @@ class Folder:
     self.rows.append(row)
 
   def write(self, name: str, text: str) -> None:
-    part = self.path / f'{name}.part'
-    with writing('results', part):
-      part.write_text(text)
-      part.rename(self.path / name)
+    _replace(self.path / name, text)
 
 
 def existing(path: str) -> Folder:
