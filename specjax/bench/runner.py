@@ -242,35 +242,54 @@ class Runner:
     except measure.NotFinite as error:
       raise measure.NotFinite(f'{error} in the cell {cell}') from error
 
+  def in_turns(
+    self, title: str, domain: str, temperature: float, cells: dict[Method, dict]
+  ) -> tuple[list[measure.Run], dict[Method, list[measure.Run]]]:
+    """Decodes every batch of a domain plainly, and then with each method.
+
+    Args:
+      title: of the phase.
+      domain: of the prompts.
+      temperature: of sampling.
+      cells: the methods with their cells.
+
+    Returns:
+      The runs of plain decoding, a batch each, and those of the methods.
+    """
+    base, runs = [], {method: [] for method in cells}
+    plain = functools.partial(
+      measure.decode, self.built.base, timed=self.plan.timed
+    )
+    units = self.units(domain, temperature)
+    for job in progress.over(title, units, alike=1):
+      base.append(self.play(plain, domain, job))
+      for method, cell in cells.items():
+        runs[method].append(self.decode(method, cell, job, base[-1]))
+      self.between()
+    return base, runs
+
   def group(self, domain: str, temperature: float) -> None:
     """Decodes one domain at one temperature with everything.
 
     Where time is taken, methods take turns on each batch.
     """
-    units = self.units(domain, temperature)
     todo = self.todo(domain, temperature)
     timed, more = self.plan.timed, len(self.groups) - 1
     title = f'{domain}, temperature {temperature:g}'
     title += f', batch {self.plan.batch}' * (len(self.plan.batches) > 1)
     title += f' ({more} more)' * (more > 0)
-    plain = functools.partial(measure.decode, self.built.base, timed=timed)
-    base, runs = [], {method: [] for method in todo}
     first = title if timed else f'{title}, plain decoding'
-    for job in progress.over(first, units, alike=1):
-      run = self.play(plain, domain, job)
-      base.append(run)
-      if timed:
-        for method, cell in todo.items():
-          runs[method].append(self.decode(method, cell, job, run))
-        self.between()
+    at_once = todo if timed else {}
+    base, runs = self.in_turns(first, domain, temperature, at_once)
+    units = self.units(domain, temperature)
     second = f'{title}, alpha' if timed else f'{title}, drafters'
     with progress.phase(second, len(todo)) as phase:
       self.measure_alpha(todo, domain, temperature, base)
       for method, cell in todo.items():
         if not timed:  # Else they are all compiled and decoded.
           measure.make_room()
-          for job, run in zip(units, base, strict=True):
-            runs[method].append(self.decode(method, cell, job, run))
+          pairs = zip(units, base, strict=True)
+          runs[method] = [self.decode(method, cell, *pair) for pair in pairs]
         if not self.folder.has(**cell):
           self.folder.add(self.row(method, cell, base, runs[method]))
         phase.advance()

@@ -15,7 +15,6 @@ one for a device that is not there, as `specjax compiled` does.
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 import sys
@@ -26,7 +25,7 @@ from specjax import prompts as reading
 from specjax.bench import costs, measure, replay, results
 from specjax.bench.compiled import quote
 from specjax.bench.config import Experiment, OnDevice
-from specjax.bench.methods import Loaded, Method
+from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, need_one_device, plan, whole_steps
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
@@ -67,21 +66,15 @@ def prepare(x: Experiment) -> Plan:
   return dataclasses.replace(planned, together=True)
 
 
-class Predictor:
+class Predictor(Runner):
   """One prediction in one process."""
 
-  def __init__(self, plan: Plan):
-    """Checks and loads everything, and only then opens the folder."""
-    self.plan = plan
-    self.runner = Runner(plan, replay.refuse_features)
-    self.folder = self.runner.folder
-    self.groups = [*itertools.product(self.runner.prompts, plan.temperatures)]
-    self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
+  program = 'predict'
 
-  @property
-  def built(self) -> Loaded:
-    """The loaded experiment; in other layouts once these were measured."""
-    return self.runner.built
+  def __init__(self, plan: Plan):
+    super().__init__(plan, replay.refuse_features)
+    self.places = [*itertools.product(self.prompts, plan.temperatures)]
+    self.drafters = tuple(dict.fromkeys(m.drafter for m in self.built.methods))
 
   @property
   def methods(self) -> dict[tuple[str, int], Method]:
@@ -93,7 +86,7 @@ class Predictor:
   def add(self, part: str, method: Method, domain, temperature, **row) -> None:
     """Adds a row; what has times says the layouts that were timed."""
     full_row = {
-      'program': 'predict',
+      'program': self.program,
       'part': part,
       **dict.fromkeys(results.KEY),
       'batch': self.plan.batch,
@@ -105,13 +98,13 @@ class Predictor:
       'temperature': temperature,
     }
     if part != 'cost':
-      full_row['prompts'] = len(self.runner.prompts[domain])
+      full_row['prompts'] = len(self.prompts[domain])
       said = self.built.prompts[domain].said
       full_row['prompts_hash'] = reading.digest(said)
     full_row |= row
     if part != 'replay':
       full_row |= {'baseline': self.built.baseline.fields()} | method.layouts()
-    full_row |= {'seed': self.plan.seed, **self.runner.conditions}
+    full_row |= {'seed': self.plan.seed, **self.conditions}
     full_row = results.plain(full_row)
     self.folder.add(full_row | {'impossible': sanity_checks.find(full_row)})
 
@@ -167,12 +160,12 @@ class Predictor:
           'replay', drafter=name, domain=group[0], temperature=group[1]
         )
       ]
-      for group in self.groups
+      for group in self.places
     }
     missing = {group: names for group, names in missing.items() if names}
     if not missing:
       return
-    job = self.runner.units(*self.groups[0])[0]
+    job = self.units(*self.places[0])[0]
 
     def draws(drafter: str) -> bool:
       method = self.deepest(drafter)
@@ -185,7 +178,7 @@ class Predictor:
       group, names = cell
       return replay.watch_turns(
         [self.deepest(name) for name in names],
-        self.runner.whole(*group),
+        self.whole(*group),
         [drawn[name] for name in names],
         self.built.prompts[group[0]].talks,
       )
@@ -209,10 +202,10 @@ class Predictor:
     ]
     if not missing:
       return
-    jobs = self.runner.units(self.groups[0][0], 0.0)
+    jobs = self.units(self.places[0][0], 0.0)
     turns = range(3 if self.plan.quick else 7)
     names = dict.fromkeys(name for name, _ in missing)
-    self.runner.settle()
+    self.settle()
     for name in names:
       measure.make_room()
       methods = [self.methods[cell] for cell in missing if cell[0] == name]
@@ -247,7 +240,7 @@ class Predictor:
     """
     board = predict_report.Board(self.folder.rows)
     chosen = {}
-    for domain, temperature in self.groups:
+    for domain, temperature in self.places:
       fastest = board.ranked(self.drafters, [domain], temperature)[:CHECKED]
       pairs = [(choice.drafter, choice.gamma) for choice in fastest]
       if winner := board.winner(temperature):
@@ -255,7 +248,7 @@ class Predictor:
       chosen[domain, temperature] = [*dict.fromkeys(pairs)]
     return chosen
 
-  def compare(self) -> None:
+  def check_all(self) -> None:
     """Part 3: the loop itself, beside what was predicted."""
     missing: dict[tuple[str, float], list[tuple[str, int]]] = {}
     for (domain, temperature), pairs in self.choices().items():
@@ -265,9 +258,9 @@ class Predictor:
           missing.setdefault((domain, temperature), []).append((name, gamma))
     if not missing:
       return
-    self.runner.settle()
+    self.settle()
     every = dict.fromkeys(itertools.chain.from_iterable(missing.values()))
-    job = self.runner.units(*self.groups[0])[0]
+    job = self.units(*self.places[0])[0]
     ways = [self.built.base, *(self.methods[pair].way for pair in every)]
     measure.compile_all([(way, job) for way in ways])
     for (domain, temperature), pairs in missing.items():
@@ -275,19 +268,11 @@ class Predictor:
 
   def check(self, domain: str, temperature: float, methods: list[Method]):
     """Decodes a cell with plain decoding and methods in turns; adds rows."""
-    base, runs = [], {m: [] for m in methods}
     title = f'{domain}, temperature {temperature:g}, checking'
-    units = self.runner.units(domain, temperature)
-    for job in progress.over(title, units, alike=1):
-      plain = functools.partial(measure.decode, self.built.base)
-      run = self.runner.play(plain, domain, job)
-      base.append(run)
-      lead = () if temperature else [run]
-      for m in methods:
-        way = functools.partial(measure.decode, m.way)
-        runs[m].append(self.runner.play(way, domain, job, lead))
+    cells = {m: m.cell(domain, temperature) for m in methods}
+    base, runs = self.in_turns(title, domain, temperature, cells)
+    where = {'domain': domain, 'temperature': temperature}
     for m in methods:
-      where = {'domain': domain, 'temperature': temperature}
       (seen,) = self.rows('replay', drafter=m.drafter, **where)
       (cost,) = self.rows('cost', drafter=m.drafter, gamma=m.gamma)
       compared = replay.compare(seen, cost, base, runs[m])
@@ -298,7 +283,7 @@ class Predictor:
     self.look()
     if self.plan.timed:
       self.price()
-      self.compare()
+      self.check_all()
 
 
 def main(x: OnDevice) -> None:

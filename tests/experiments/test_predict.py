@@ -153,7 +153,7 @@ def test_drafts_that_depend_on_their_beginning_are_refused(taps, why):
 def test_only_laws_make_a_draft_a_drawn_one(folder, tmp_path):
   x = experiment(folder, drafters=('draft', 'ngram'), results=str(tmp_path))
   predictor = predict.Predictor(predict.prepare(x))
-  job = predictor.runner.units('code', 0.0)[0]
+  job = predictor.units('code', 0.0)[0]
   found = {
     m.drafter: costs.is_drawn(m.way, job) for m in predictor.built.methods
   }
@@ -216,7 +216,7 @@ def test_what_cannot_be_is_said_at_the_end_of_a_prediction(monkeypatch, capsys):
 
 @pytest.mark.parametrize('timed', [True, False])
 def test_without_times_texts_are_only_looked_on_at(timed, monkeypatch):
-  parts, done = ('look', 'price', 'compare'), []
+  parts, done = ('look', 'price', 'check_all'), []
   for name in parts:
     one = functools.partial(done.append, name)
     monkeypatch.setattr(predict.Predictor, name, lambda self, one=one: one())
