@@ -210,26 +210,24 @@ def prepare(x: Experiment) -> Plan:
   return dataclasses.replace(planned, drafters=heads)
 
 
-class Probe:
+class Probe(Runner):
   """The probe of all heads of a plan, in one process."""
 
+  program = 'probe'
+
   def __init__(self, plan: Plan):
-    """Checks and loads everything, and only then opens the folder."""
-    self.plan = plan
-    self.runner = Runner(plan)
-    self.folder = self.runner.folder
-    self.built = self.runner.built
+    super().__init__(plan)
     most = plan.max_new_tokens
     self.jobs = jobs(self.built.job, self.built.prompts, _PROMPTS, most)
 
-  def row(
+  def row_of(
     self, one: PlannedDrafter, name: str, changes: Mapping[str, Any], seen: Look
   ) -> dict:
     """The row of one reading of one head."""
     texts = [text for job in self.jobs for text in job.prompts[: job.live]]
     (method,) = (m for m in self.built.methods if m.drafter == one.name)
     return {
-      'program': 'probe',
+      'program': self.program,
       'config': self.plan.name,
       **self.built.models(method),
       'drafter': one.name,
@@ -243,7 +241,7 @@ class Probe:
       'unit_accepted': seen.accepted.tolist(),
       'alphas': results.plain(seen.alphas),
       'seed': self.plan.seed,
-      **self.runner.conditions,
+      **self.conditions,
     }
 
   def run(self) -> None:
@@ -261,7 +259,7 @@ class Probe:
         f'prompts: all texts of the target end within {seen.accepted.shape[1]} '
         'tokens, before a whole draft: choose others',
       )
-      self.folder.add(self.row(one, name, changes, seen))
+      self.folder.add(self.row_of(one, name, changes, seen))
 
 
 def main(x: Experiment) -> None:
