@@ -75,15 +75,14 @@ def _step(params, state, *, spec) -> tuple[SpecState, Recording]:
 
 
 def steps(
-  params: Params, state: SpecState, *, spec: Spec, row: int = 0
+  params: Params, state: SpecState, *, spec: Spec
 ) -> Iterator[Recording]:
-  """Decodes one step at a time, until a row has finished.
+  """Decodes one step at a time, until the first row has finished.
 
   Args:
     params: of target and drafter.
     state: as `generate.start` made it; it is donated.
     spec: what runs.
-    row: whose steps are recorded.
 
   Yields:
     What happened in each step to that row, as numpy without the axis B.
@@ -91,11 +90,11 @@ def steps(
   Raises:
     NotFinite: logits of the target or the draft are NaN or infinite.
   """
-  done = sharding.fetch(state.done)[row]
+  done = sharding.fetch(state.done)[0]
   while not done:
     state, recording = _step(params, state, spec=spec)
     seen = sharding.fetch((state.done, state.finite, recording))
-    done, finite, recording = jax.tree.map(lambda x: x[row], seen)
+    done, finite, recording = jax.tree.map(lambda x: x[0], seen)
     if not finite:
       raise measure.not_finite(params)
     yield recording

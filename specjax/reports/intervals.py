@@ -43,24 +43,23 @@ def meets(row: dict, name: str, low: float, high: float) -> bool:
 
 
 def column(
-  name: str, title: str = '', form: str = '', alone: bool = False
+  name: str, title: str = '', alone: bool = False
 ) -> tuple[str, Callable[[dict], str]]:
   """Returns the column of a field: its heading, and what it shows of a row.
 
   Args:
     name: of the field.
     title: its heading, if not that of its declaration.
-    form: of its number, if not that of its declaration.
     alone: leaves out the interval.
   """
   field = FIELDS[name]
-  form = form or field.form
   is_number = float in (field.kind, *typing.get_args(field.kind))
 
   def show(row: dict) -> str:
     value = row.get(name)
     if value is None or not is_number:
       return '-' if value is None else str(value)
+    form = field.form
     return number(value, form) if alone else shown(row, name, form)
 
   return title or field.title or name.replace('_', ' '), show

@@ -175,17 +175,11 @@ def autocorrelation(accepted, lags: int = LAGS) -> list[Estimate]:
   return correlations
 
 
-def repetition(texts, n: int = 4) -> float:
-  """Share of n-grams that occurred before in the same text, over all texts.
-
-  Raises:
-    ValueError: n is below 1.
-  """
-  if n < 1:
-    raise ValueError(f'n must be at least 1, got {n}')
+def repetition(texts) -> float:
+  """Share of 4-grams that occurred before in the same text, over all texts."""
   repeated = total = 0
   for text in texts:
-    grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+    grams = [tuple(text[i : i + 4]) for i in range(len(text) - 3)]
     total += len(grams)
     repeated += len(grams) - len(set(grams))
   return repeated / total if total else float('nan')

@@ -326,7 +326,6 @@ theory.tokens_per_call(0.5, [1, -2]) => gamma must be at least 0
 theory.break_even_c(2.0, 0) => gamma must be at least 1, got 0
 theory.break_even_c(2.0, 3, 0.0) => v must be above 0, got 0.0
 theory.break_even_c(2.0, 3, -1.0) => v must be above 0, got -1.0
-metrics.repetition([[1, 2]], 0) => n must be at least 1, got 0
 metrics.predicted_speedup(2.0, 0.0, 0.0, 3) => cost of a step, must be above 0
 metrics.predicted_speedup(2.0, -1.0, 1.0, 3) => cost of a step, must be above 0
 metrics.ratio([1, 2], [1]) => one length
