@@ -43,10 +43,6 @@ def exponentials(uniforms: np.ndarray) -> np.ndarray:
   return -np.log1p(-np.minimum(uniforms, 1 - 2.0**-53))
 
 
-def _uniforms(exponential) -> np.ndarray:
-  return -np.expm1(-np.asarray(exponential, float))
-
-
 class Cell(NamedTuple):
   """A box of the single coins: one text, or one for each winner of a race."""
 
@@ -66,7 +62,7 @@ def _rows(space: Coins, points: np.ndarray, race, race_at: int = -1):
   usual = np.ones((space.races, space.vocab))
   usual[:, 0] = _FIRST
   usual[race_at if race_at >= 0 else slice(None)] = race
-  tail = np.broadcast_to(_uniforms(usual).ravel(), (len(points), usual.size))
+  tail = np.broadcast_to(-np.expm1(-usual.ravel()), (len(points), usual.size))
   return np.concatenate([points, tail], 1)
 
 

@@ -218,23 +218,20 @@ def of_places(rows: list[dict]) -> list[Table]:
   return [Table(title, '', head, lines)] if len(lines) > 1 else []
 
 
-def _finite(ends: tuple[float, float] | None) -> list[float | None] | None:
-  """Returns ends as JSON has them: null if one lies outside all batches."""
-  return ends and [x if 0 < x < np.inf else None for x in ends]
-
-
 def last_line(rows: list[dict]) -> list[dict]:
   """Returns what pays at each place, for the last line of a run."""
   found = []
   for (domain, temperature), here in by_place(timed(rows)).items():
     even = measured(here)
     inside = even.between is not None
+    # An end is null where it lies outside all batches.
+    ends = [x if 0 < x < np.inf else None for x in even.ends or ()]
     entry: dict[str, Any] = {
       'domain': domain,
       'temperature': temperature,
       'pays_up_to': up_to(here),
       'break_even': even.value if inside else None,
-      'break_even_ci': _finite(even.ends) if inside else None,
+      'break_even_ci': ends or None if inside else None,
       'break_even_between': even.between,
       'best': [
         {name: r[name] for name in ('batch', 'drafter', 'gamma', 'speedup')}

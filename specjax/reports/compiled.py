@@ -7,10 +7,6 @@ from specjax.stats import roofline
 _FALSE = 0.9
 
 
-def _megabytes(value: float) -> str:
-  return f'{value / 1e6:,.0f}'
-
-
 def _milliseconds(value: float) -> str:
   return f'{value * 1e3:.2f}'
 
@@ -21,17 +17,13 @@ def contents(made: dict) -> str:
   kinds = list(roofline.PRICES) if gpu else ['kernels', 'cycles']
   head = ['program', *kinds, 'collectives', 'exchanged MB', 'temporary MB']
   head += ['copied at a call: weights MB', 'caches MB']
+  sizes = 'exchanged', 'temporary', 'copied_weights', 'copied_caches'
   lines = [
     [
       name,
       *(f'{one[kind]:,}' for kind in kinds),
       ', '.join(f'{n} {kind}' for kind, n in one['collectives'].items()) or '-',
-      *(
-        _megabytes(one[field])
-        for field in (
-          *('exchanged', 'temporary', 'copied_weights', 'copied_caches'),
-        )
-      ),
+      *(f'{one[field] / 1e6:,.0f}' for field in sizes),
     ]
     for name, one in made['programs'].items()
   ]

@@ -187,7 +187,9 @@ def vocabularies(rows: list[dict]) -> list[Table]:
       alike.setdefault(_same_but_size(row), []).append(row)
   made = []
   for own in alike.values():
-    by_size = {_size(row): {} for row in sorted(own, key=_by_size)}
+    sizes = sorted({_size(row) for row in own}, reverse=True)
+    sizes.sort(key=bool)  # All tokens first, then the largest size.
+    by_size: dict[int, dict[str, dict]] = {size: {} for size in sizes}
     for row in own:
       by_size[_size(row)][row['domain']] = row
     if len(by_size) < 2 or 0 not in by_size:
@@ -218,8 +220,3 @@ def vocabularies(rows: list[dict]) -> list[Table]:
     head = ['tokens', 'parameters', 'c', *(f'tau, {d}' for d in domains)]
     made.append(Table(title, _SIZES, head, lines))
   return made
-
-
-def _by_size(row: dict) -> tuple[bool, int]:
-  """Sorts all tokens first, then the largest size."""
-  return _size(row) > 0, -_size(row)

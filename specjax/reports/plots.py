@@ -106,15 +106,6 @@ def _theory(cells: list[dict], gammas: np.ndarray) -> np.ndarray:
   return tau / (scored + gammas * c)
 
 
-def _many(rows: list[dict]) -> bool:
-  """Returns whether methods are too many to see caps of error bars."""
-  return len({(r['drafter'], r['verifier']) for r in rows}) > _MANY
-
-
-def _bars(many: bool) -> dict:
-  return {'elinewidth': 0.4, 'capsize': 0} if many else {'capsize': 2}
-
-
 @showing('speedup', 'alpha', 'c', 'v')
 def speedup_against_gamma(shown: list[dict], rows: list[dict]):
   """Measured speed-up at each draft length, and the speed model's line."""
@@ -122,7 +113,9 @@ def speedup_against_gamma(shown: list[dict], rows: list[dict]):
     shown, r'drafted tokens $\gamma$', 'speed-up over\nplain decoding'
   )
   gammas = np.arange(max(r['gamma'] for r in shown) + 3)
-  many = _many(shown)
+  # Too many methods to see caps of error bars.
+  many = len({(r['drafter'], r['verifier']) for r in shown}) > _MANY
+  bars = {'elinewidth': 0.4, 'capsize': 0} if many else {'capsize': 2}
   for axes, cells in places:
     axes.axhline(1, color='black', linewidth=0.8)
     keys = list(dict.fromkeys((r['drafter'], r['verifier']) for r in cells))
@@ -131,7 +124,7 @@ def speedup_against_gamma(shown: list[dict], rows: list[dict]):
       shift = min(0.12, 0.8 / len(keys)) * (place - (len(keys) - 1) / 2)
       for row in own:
         label, x = label_of(row, rows), row['gamma'] + shift
-        point(axes, x, row, 'speedup', rows, label, **_bars(many))
+        point(axes, x, row, 'speedup', rows, label, **bars)
       if own[0]['lossless'] and not any(map(verdicts.is_tree, own)):
         axes.plot(
           gammas,

@@ -11,11 +11,6 @@ import numpy as np
 from specjax.stats import metrics
 
 
-def _in_unit(name: str, value) -> None:
-  if not np.all((np.asarray(value) >= 0) & (np.asarray(value) <= 1)):
-    raise ValueError(f'{name} must be in [0, 1], got {value}')
-
-
 def tokens_per_call(alpha: float, gamma):
   """(1 - alpha^(gamma+1)) / (1 - alpha), and gamma + 1 at alpha 1.
 
@@ -25,7 +20,8 @@ def tokens_per_call(alpha: float, gamma):
   Raises:
     ValueError: alpha is no chance, or gamma negative.
   """
-  _in_unit('alpha', alpha)
+  if not 0 <= alpha <= 1:
+    raise ValueError(f'alpha must be in [0, 1], got {alpha}')
   if np.any(np.asarray(gamma) < 0):
     raise ValueError(f'gamma must be at least 0, got {gamma}')
   if alpha == 1:

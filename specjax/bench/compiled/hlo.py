@@ -271,11 +271,6 @@ def turns_of(
   return turns
 
 
-def is_known(op: Op) -> bool:
-  """Returns true if the compiler knows how often a loop turns."""
-  return 'known_trip_count' in op.line
-
-
 def count(
   module: Module, turns: Mapping[str, float], bytes_per_cycle: float = 0.0
 ) -> tuple[Counts, Counts]:
@@ -449,7 +444,7 @@ def count_thunks(
     if kind == 'While' and op is not None:
       inner = 1.0 if op is main else times * turns[op.name]
       tests = inner + (0.0 if op is main else times)
-      if not graph and not is_known(op):
+      if not graph and not re.search(_KNOWN, op.line):
         counts['waits', *place] += tests
       stack.append((indent, inner, graph))
     elif kind == 'CommandBuffer':
