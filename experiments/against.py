@@ -180,10 +180,6 @@ def _named(decoder: Decoder) -> dict:
   }
 
 
-def _estimated(name: str, estimate: metrics.Estimate) -> dict:
-  return {name: estimate.value, f'{name}_ci': estimate.interval}
-
-
 class Comparison:
   """Both sides in one process."""
 
@@ -326,7 +322,7 @@ class Comparison:
       'seconds_by_prompt': seconds,
       'tokens_per_second': tokens / sum(seconds),
       'decoding_tokens_per_second': speed,
-      **_estimated('speedup', speedup),
+      **metrics.fields(speedup=speedup),
       **({} if temperature else self.agreement(family, domain)),
       'seed': plan.seed,
     }
@@ -365,7 +361,7 @@ class Comparison:
     fields = {}
     for name, (slow, fast) in pairs.items():
       ratio = self.ratio(slow, fast, temperature)
-      fields |= _estimated(f'{name}_ratio', ratio)
+      fields |= metrics.fields(**{f'{name}_ratio': ratio})
       fields[f'{name}_pair'] = [slow, fast]
     return fields
 
@@ -384,8 +380,9 @@ class Comparison:
     step = metrics.ratio(
       [r.decoding for r in runs], [len(r.tokens) for r in runs]
     )
+    limit_ratio = step.scaled(bandwidth / (weights + kv))
     return {
-      **_estimated('limit_ratio', step.scaled(bandwidth / (weights + kv))),
+      **metrics.fields(limit_ratio=limit_ratio),
       'plain_step_ms': 1e3 * step.value,
       'weight_bytes': weights,
       'cache_bytes': kv,

@@ -44,7 +44,7 @@ from specjax.reports.markdown import Table, blocks, estimated, span
 from specjax.sampling import Automaton
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
-from specjax.types import Drafter, Spec
+from specjax.types import Drafter
 
 NONE = 'none'
 # A string; up to eight records of two fields; one of five fields; choices
@@ -138,10 +138,6 @@ def _unmasked(drafter: Drafter) -> Drafter:
   return drafter._replace(init=init, propose=propose, commit=commit)
 
 
-def blind(spec: Spec) -> Spec:
-  return dataclasses.replace(spec, drafter=_unmasked(spec.drafter))
-
-
 class Way(NamedTuple):
   """A method under a constraint; its drafts may be masked, too."""
 
@@ -149,7 +145,10 @@ class Way(NamedTuple):
   masked: bool
 
   def _seen(self, way: Decoding) -> Decoding:
-    return way if self.masked else way._replace(spec=blind(way.spec))
+    if self.masked:
+      return way
+    drafter = _unmasked(way.spec.drafter)
+    return way._replace(spec=dataclasses.replace(way.spec, drafter=drafter))
 
   @property
   def decoding(self) -> Decoding:
