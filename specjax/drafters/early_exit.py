@@ -70,7 +70,6 @@ def walk(target: Model, layers: int, window: int = 0, sinks: int = 0) -> Walker:
   first = part_of(target, layers, window, sinks)
 
   def init(params, ctx, hidden, rows):
-    del params, hidden  # Unused.
     if not ctx.cache:
       raise ValueError(
         'an exit or a window reads the cache of what it drafts for, and there '
@@ -98,11 +97,9 @@ def walk(target: Model, layers: int, window: int = 0, sinks: int = 0) -> Walker:
     return forward(params, block, ctx, last, 0, 0, sees)
 
   def feed(params, state, block, ctx, row, depth, tokens, features, sees):
-    del state, features  # Unused.
     return forward(params, block, ctx, tokens, row, depth, sees)
 
   def commit(params, state, block, ctx, verdict, hidden):
-    del params, block, ctx, verdict, hidden  # Unused.
     return state
 
   return Walker(init, start, feed, commit)
@@ -120,7 +117,6 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
   width = target.config.width
 
   def init(key, target_params):
-    del target_params  # Unused.
     down = jax.random.normal(key, (width, rank)) * width**-0.5
     return {
       'scale': jnp.ones(width),
@@ -129,7 +125,6 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
     }
 
   def loss(params, seen, key):
-    del key  # Unused.
     features = seen.hidden[:, :, 0]
     logits = leave(target, params, None, features)
     return {'token': seen.judge(seen.logits, logits, seen.weights)}

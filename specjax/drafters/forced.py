@@ -52,7 +52,6 @@ def make(depth: int) -> Drafter:
     raise ValueError(f'depth must be at least 1, got {depth}')
 
   def draft(params, ctx, key):
-    del params, key  # Unused.
     tokens, size = _run(ctx, depth)
     return Draft(tokens, trees.chain(len(size), depth), size, None)
 

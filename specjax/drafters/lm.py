@@ -344,7 +344,6 @@ def trainable(
   masks = masked.masks_of(mask_token, vocab, places, keep)
 
   def init(key, target_params):
-    del target_params  # Unused.
     if path:
       return checkpoints.load(path, 'float32')[1]
     return model.init(key)

@@ -13,7 +13,6 @@ def make() -> Drafter:
   """Returns the drafter of depth 0."""
 
   def draft(params, ctx, key):
-    del params, key  # Unused.
     batch = ctx.length.shape[0]
     none = jnp.zeros((batch, 0), jnp.int32)
     return Draft(none, none, jnp.zeros(batch, jnp.int32), None)

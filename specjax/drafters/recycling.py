@@ -160,7 +160,6 @@ def make(
     return State(jax.lax.fori_loop(0, blocks, read, after), ctx.length + 0)
 
   def propose(params, state, ctx, key):
-    del params, key  # Unused.
     last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
     fill = jax.vmap(functools.partial(_fill, parents))
     return Draft(*fill(state.after, last), None), state
@@ -182,7 +181,6 @@ def remembers(
   target: TransformerConfig, candidates: int = 8, nodes: int = 16
 ) -> int:
   """Bytes of a row's table."""
-  del nodes  # Unused.
   return 4 * target.vocab_size * candidates
 
 

@@ -140,7 +140,6 @@ def make(
   )
 
   def draft(params, ctx, key):
-    del params, key  # Unused.
     return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None)
 
   return stateless.make(depth, depth * candidates, draft)

@@ -65,7 +65,6 @@ class Sizes:
 
   def at(self, layer: int) -> 'Sizes':
     """Returns the sizes of a layer: all have the same."""
-    del layer  # Unused.
     return self
 
   def source(self, layer: int) -> int:
@@ -78,7 +77,6 @@ class Sizes:
 
   def attends(self, layer: int) -> bool:
     """Returns true: every layer has attention."""
-    del layer  # Unused.
     return True
 
   def __post_init__(self):

@@ -41,7 +41,6 @@ def declare_places(module: nn.Module, kept: int, vocab: int):
   """The parameter `places` [V]: the first tokens, until others are read."""
 
   def first(key, shape):
-    del key  # Unused.
     return jnp.minimum(jnp.arange(*shape), kept)
 
   declared = nn.with_logical_partitioning(first, (None,))

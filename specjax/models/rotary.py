@@ -67,7 +67,6 @@ class Linear:
   factor: float
 
   def __call__(self, theta, dim, longest):
-    del longest  # Unused.
     return frequencies(theta, dim) / self.factor, 1.0
 
 
@@ -84,7 +83,6 @@ class Proportional:
   factor: float = 1.0
 
   def __call__(self, theta, dim, longest):
-    del longest  # Unused.
     kept = np.arange(dim // 2) < int(self.part * dim // 2)
     return np.where(kept, frequencies(theta, dim) / self.factor, 0), 1.0
 
@@ -127,7 +125,6 @@ class Llama3:
   original: int
 
   def __call__(self, theta, dim, longest):
-    del longest  # Unused.
     plain = frequencies(theta, dim)
     turns = self.original * plain / (2 * math.pi)
     share = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
@@ -155,7 +152,6 @@ class Yarn:
   truncate: bool = True
 
   def __call__(self, theta, dim, longest):
-    del longest  # Unused.
 
     def index_of(turns):
       """Returns the index, not whole, of the frequency that turns so often."""

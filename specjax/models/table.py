@@ -33,7 +33,6 @@ def build(vocab_size: int, max_positions: int = 512) -> Model:
   def forward(
     params, tokens, positions, cache, length, mask, flight=None, at=0, taps=()
   ):
-    del positions, cache, length, mask, at  # Unused.
     batch, count = tokens.shape
     if flight is None:
       flight = caches.empty(config, batch, count, params.dtype)
@@ -41,7 +40,6 @@ def build(vocab_size: int, max_positions: int = 512) -> Model:
     return Output(params[tokens], tapped, flight)
 
   def head(params, hidden):
-    del params  # Unused.
     return hidden
 
   return Model(config, init, forward, head)

@@ -93,7 +93,6 @@ def _repeats(one: 'Request', other: 'Request') -> bool:
 
 
 def _at_once(part: str, work: Callable[[], SpecState]) -> SpecState:
-  del part  # Unused.
   return work()
 
 

@@ -202,22 +202,18 @@ def make(
     return JSONResponse(described)
 
   async def page(request: Request) -> Response:
-    del request  # Unused.
     headers = {'Content-Security-Policy': _PAGE_MAY}
     return HTMLResponse(_PAGE.read_bytes(), headers=headers)
 
   async def health(request: Request) -> Response:
-    del request  # Unused.
     service.check()
     return JSONResponse({'status': 'ok'})
 
   async def metrics(request: Request) -> Response:
-    del request  # Unused.
     page, kind = service.counters.page()
     return Response(page, headers={'Content-Type': kind})
 
   async def responses(request: Request) -> Response:
-    del request  # Unused.
     raise Refused(
       'the API of responses is not served: send messages to '
       '/v1/chat/completions, or a prompt to /v1/completions',
@@ -245,7 +241,6 @@ def make(
 
   @contextlib.asynccontextmanager
   async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    del app  # Unused.
     yield
     await asyncio.to_thread(service.close)
 

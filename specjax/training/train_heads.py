@@ -173,7 +173,6 @@ def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   learned = m.examples.learned
 
   def batch(number, params):
-    del params  # Unused.
     tokens, counts = example_windows.draw(
       learned, o.batch, o.length, x.seed + 3, number
     )

@@ -90,7 +90,6 @@ def train_target(recipe: Recipe, folder: pathlib.Path, tokenizer, streams):
   weights = vars(recipe.mixture)
 
   def loss(params, frozen, tokens):
-    del frozen  # Unused.
     logits = transformer.score(model, params, tokens[:, :-1])
     return cross_entropy(logits, tokens[:, 1:]).mean()
 
@@ -156,12 +155,10 @@ def train_drafts(
     return {name: divergence(name) for name in models}
 
   def from_samples(step, drafts):
-    del drafts  # Unused.
     o = d.on_samples
     return draw_texts(texts, o.batch, o.length + 1, recipe.seed + 2, step)
 
   def from_corpus(step, drafts):
-    del drafts  # Unused.
     shape = (d.on_corpus.batch, d.on_corpus.length)
     return data.draw_batch(
       streams, vars(recipe.mixture), shape, recipe.seed + 3, step

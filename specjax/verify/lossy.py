@@ -11,7 +11,6 @@ from specjax.verify.judge import at_tokens, drafted_probs
 
 
 def _rest_of_the_target(draft, scores, row):
-  del draft  # Unused.
   return scores.probs[row]
 
 

@@ -163,7 +163,6 @@ def grouped_experts_row(
   }
 
   def read(rest, known):
-    del known  # Unused.
     sizes = {
       field: take(rest, name, values.size, *[usual] * (usual is not None))
       for name, (field, usual) in names.items()

@@ -140,7 +140,6 @@ def _attention_row(default: float | None) -> Row:
 
 
 def _read_logits(rest, known):
-  del known  # Unused.
   value = take(rest, 'logits_scaling', values.number, 1.0)
   return {'head_scale': None if value == 1 else 1 / value}
 

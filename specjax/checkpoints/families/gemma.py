@@ -40,7 +40,6 @@ _EMBEDDING_ROW = derive(
 
 def _read_activation(rest, known):
   # The first files name the wrong function as `hidden_act`.
-  del known  # Unused.
   tanh = 'gelu_pytorch_tanh'
   given = [rest.pop(name, None) for name in ('hidden_activation', 'hidden_act')]
   named = given[0] or given[1] or tanh
@@ -265,7 +264,6 @@ _EXPERTS = {
 
 
 def _read_experts(rest, known):
-  del known  # Unused.
   if not take(rest, 'enable_moe_block', values.flag, False):
     for name in _EXPERTS:
       rest.pop(name, None)
@@ -282,7 +280,6 @@ def _write_experts(config):
 
 
 def _read_sight(rest, known):
-  del known  # Unused.
   # Tokens of images alone see later ones.
   sees = rest.pop('use_bidirectional_attention', None)
   if sees not in (None, 'vision'):

@@ -50,7 +50,6 @@ HEAD_ROWS = (
 
 
 def _read_scaled(rest, known):
-  del known  # Unused.
   scaled = take(rest, 'scale_attn_weights', values.flag, True)
   return {'query_scale': None if scaled else 1.0}
 

@@ -70,7 +70,6 @@ def _write_width(config):
 
 
 def _read_old_name(rest, known):
-  del known  # Unused.
   if 'tie_embedding' in rest:
     rest['tie_word_embeddings'] = rest.pop('tie_embedding')
   return {}

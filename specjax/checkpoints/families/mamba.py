@@ -60,7 +60,6 @@ def _endless(value):
 
 
 def _read_limit(rest, known):
-  del known  # Unused.
   take(rest, 'time_step_limit', _endless, None)
   return {}
 

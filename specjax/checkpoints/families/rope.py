@@ -205,7 +205,6 @@ def positions_row(default: int) -> Row:
   """Row of the longest sequence; before the rotary row."""
 
   def read(rest, known):
-    del known  # Unused.
     name = 'max_position_embeddings'
     return {'max_positions': take(rest, name, size, default)}
 

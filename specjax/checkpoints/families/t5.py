@@ -47,7 +47,6 @@ def _write_encoder(config):
 
 
 def _read_relative(rest, known):
-  del known  # Unused.
   buckets, longest = (
     take(rest, name, values.size, default)
     for name, default in zip(_RELATIVE, (32, 128), strict=True)
@@ -69,7 +68,6 @@ def _write_relative(config):
 
 
 def _read_feed_forward(rest, known):
-  del known  # Unused.
 
   def decode(value):
     name = value.removeprefix(_GATED) if isinstance(value, str) else value

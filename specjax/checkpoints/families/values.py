@@ -166,11 +166,9 @@ def derive(field: str, function: Callable[[dict[str, Any]], Any]) -> Row:
   """Row of a field that follows from others and has no attribute."""
 
   def read(rest, known):
-    del rest  # Unused.
     return {field: function(known)}
 
   def write(config):
-    del config  # Unused.
     return {}
 
   return Row(read, write)

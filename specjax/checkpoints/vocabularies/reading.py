@@ -86,7 +86,6 @@ class Reading(NamedTuple):
 
 
 def _last_two(own, ends, ctx: Context) -> Last:
-  del own, ends  # Unused.
   base = ctx.length - 2
   index = jnp.maximum(base[:, None] + jnp.arange(2), 0)
   tokens = jnp.take_along_axis(ctx.tokens, index, 1)

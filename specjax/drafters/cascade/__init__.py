@@ -134,7 +134,6 @@ def make(
     )
 
   def commit(params, memory, ctx, verdict, hidden):
-    del params, verdict, hidden  # Unused.
     # The text of a row that has finished does not grow.
     took = ctx.length > memory.length
     added = [jnp.where(took, x, 0) for x in memory.recent]

@@ -84,7 +84,6 @@ def walk(head: Head, rows: int) -> Walker:
     return step(params, block, 0, last_token(ctx), begin[:, None])
 
   def feed(params, state, block, ctx, row, depth, tokens, features, sees):
-    del state, ctx, row, sees  # Unused.
     return step(params, block, depth, tokens, features)
 
   def commit(params, state, block, ctx, verdict, hidden):

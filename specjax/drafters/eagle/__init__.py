@@ -50,7 +50,6 @@ def walk(head: Head) -> Walker:
     return State(cache, feature, ctx.length + 0), flight
 
   def start(params, state, block, ctx):
-    del ctx  # Unused.
     features = state.feature[:, None]
     return Step(head.logits(params, features), features, block)
 

@@ -104,7 +104,6 @@ def features(head: Head, params, seen, key):
 
 def tokens(head: Head, params, seen, key):
   """Version 3: tokens alone, on the target's features and on its own."""
-  del key  # Unused.
   goal = seen.logits[:, 1:]
   place = jnp.broadcast_to(jnp.arange(goal.shape[1]), goal.shape[:2])
   losses = {}

@@ -45,18 +45,15 @@ def walk(target: Model, reading: module.Reading = module.USUAL) -> Walker:
     return parallel.Block(logits)
 
   def init(params, ctx, hidden, rows):
-    del rows  # Unused.
     batch = len(ctx.length)
     last = jnp.maximum(ctx.length - 2, 0)
     state = State(hidden[jnp.arange(batch), last, 0], ctx.length + 0)
     return state, parallel.empty(say, params, state)
 
   def start(params, state, block, ctx):
-    del block, ctx  # Unused.
     return parallel.begin(say(params, state))
 
   def commit(params, state, block, ctx, verdict, hidden):
-    del params, block, verdict  # Unused.
     # Fewer than were accepted where the text ended; none in a finished row.
     new = ctx.length - state.length
     last = hidden[jnp.arange(len(hidden)), jnp.maximum(new - 1, 0), 0]
@@ -99,7 +96,6 @@ def trainable(
 
   def init(key, target_params):
     """Zeros before the target's output layer: all begin as its own head."""
-    del key  # Unused.
     made = jax.tree.map(
       lambda x: jnp.zeros(x.shape, x.dtype), module.shapes(config, target)
     )
@@ -124,7 +120,6 @@ def trainable(
       yield logits[k - 1, :, :-k], seen.logits[:, k:], seen.tokens[:, k:]
 
   def loss(params, seen, key):
-    del key  # Unused.
     # Position t sees token t; head k learns the distribution after token t + k.
     return {
       f'head{k}': _DECAY**k * seen.judge(goal, logits, seen.weights[:, k:])

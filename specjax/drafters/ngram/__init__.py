@@ -175,7 +175,6 @@ def make(
     )
 
   def draft(params, ctx, key):
-    del key  # Unused.
     row = functools.partial(
       draft_row,
       params.drafter if reference else None,

@@ -40,7 +40,6 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     model = variants.with_cache_attention(model, at_once)
 
   def init(params, ctx, hidden, rows):
-    del hidden  # Unused.
     weights = read.weights(params.drafter)
     tokens, _, ends = read.begin(params.drafter, ctx)
     cache = transformer.open_cache(model, weights, *tokens.shape, ctx.source)
@@ -103,7 +102,6 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     return Step(logits(params, hidden[:, -1:]), (), block)
 
   def feed(params, state, block, ctx, row, depth, tokens, features, sees):
-    del ctx, features  # Unused.
     before = width - 1
     mask = jnp.pad(sees, ((0, 0), (0, 0), (before, 0)), constant_values=True)
     offset = jnp.full(tokens.shape[1], before + depth)
@@ -114,7 +112,6 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     return Step(logits(params, hidden), (), block)
 
   def commit(params, state, block, ctx, verdict, hidden):
-    del hidden  # Unused.
     # What was drawn and never fed has no row here, and is never in the way:
     # its slot lies beyond what the next step looks at.
     before = width - 1

@@ -44,7 +44,6 @@ def begin(block: Block) -> Step:
 
 def feed(params, state, block, ctx, row, depth, tokens, features, sees) -> Step:
   """`Walker.feed`: whatever was drafted, its depth says what follows."""
-  del params, state, ctx, row, features, sees  # Unused.
   logits = jax.lax.dynamic_index_in_dim(block.logits, depth, 1)
   rows = tokens.shape[1]
   logits = jnp.broadcast_to(logits, (len(logits), rows, logits.shape[-1]))

@@ -83,7 +83,6 @@ def entropy(threshold: float = 0.3) -> Policy:
     )
 
   def goes_on(memory, last):
-    del memory  # Unused.
     return jnp.sqrt(0.15 * last.entropy) <= threshold
 
   return Policy(goes_on)
