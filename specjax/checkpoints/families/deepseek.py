@@ -355,3 +355,5 @@ YOUTU = like(
   harmless=frozenset({'embedding_initializer_range'}),
   unread=(),
 )
+
+FAMILIES = (DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE, GLM4_MOE, YOUTU)

@@ -419,3 +419,19 @@ PHI = like(
   | linear('layer{}/down', LINEAR, _LAYER + 'mlp.fc2'),
   harmless=_TRAINING,
 )
+
+FAMILIES = (
+  SMOLLM3,
+  GRANITE,
+  SEED_OSS,
+  MINISTRAL3,
+  STARCODER2,
+  HUNYUAN,
+  ARCEE,
+  PHI,
+  MINISTRAL,
+  NEMOTRON,
+  STABLELM,
+  HYPERCLOVAX,
+  JAIS2,
+)

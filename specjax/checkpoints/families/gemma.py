@@ -376,3 +376,5 @@ GEMMA4 = like(
   },
   only={},
 )
+
+FAMILIES = (GEMMA, GEMMA2, GEMMA3, GEMMA4, VAULTGEMMA)

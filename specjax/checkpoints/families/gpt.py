@@ -284,3 +284,5 @@ OPT = Family(
     {'activation_dropout', 'dropout', 'init_std', 'layerdrop', 'prefix'}
   ),
 )
+
+FAMILIES = (GPT2, GPT_NEOX, OPT, GPT_NEO)

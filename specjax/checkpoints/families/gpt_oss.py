@@ -105,3 +105,5 @@ GPT_OSS = like(
     'layer{}/experts/down_b': Tensors(KEEP, (_MLP + 'experts.down_proj_bias',)),
   },
 )
+
+FAMILIES = (GPT_OSS,)

@@ -196,3 +196,5 @@ QWEN3_5_MOE = like(
     **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
   },
 )
+
+FAMILIES = (QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE)

@@ -146,3 +146,5 @@ COHERE2 = like(
   },
   harmless=frozenset({'layer_switch', 'use_parallel_embedding'}),
 )
+
+FAMILIES = (GLM4, COHERE2, ERNIE4_5, GLM, COHERE, HELIUM)

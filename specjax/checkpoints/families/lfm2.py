@@ -165,3 +165,5 @@ LFM2_MOE = like(
     'layer{}/experts/down': Tensors(EXPERTS, (_EXPERT + 'w2.weight',)),
   },
 )
+
+FAMILIES = (LFM2, LFM2_MOE)

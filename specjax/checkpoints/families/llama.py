@@ -262,3 +262,5 @@ MIXTRAL = like(
   # Noise that is added in training only.
   harmless=frozenset({'router_jitter_noise'}),
 )
+
+FAMILIES = (LLAMA, MISTRAL, PHI3, MIXTRAL)

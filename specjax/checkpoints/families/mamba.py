@@ -556,3 +556,5 @@ NEMOTRON_H = like(
   prefix='backbone.',
   unread=('mtp.',),
 )
+
+FAMILIES = (GRANITE_HYBRID, BAMBA, FALCON_H1, NEMOTRON_H)

@@ -103,3 +103,5 @@ EXAONE4 = like(
   ),
   fixed=_BEHIND,
 )
+
+FAMILIES = (OLMO2, OLMO3, EXAONE4, OLMOE)

@@ -183,3 +183,5 @@ QWEN3_MOE = like(
   # Of another kind of window, which these models do not have.
   harmless=frozenset({'max_window_layers'}),
 )
+
+FAMILIES = (QWEN2, MIMO, QWEN3, QWEN3_MOE, QWEN2_VL, QWEN2_5_VL, QWEN3_VL)

@@ -194,3 +194,5 @@ T5 = Family(
   # Written by old versions, and read by none.
   ignored=('EncDecAttention.relative_attention_bias.weight',),
 )
+
+FAMILIES = (T5,)
