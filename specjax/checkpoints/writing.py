@@ -15,7 +15,6 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.checkpoints.families import FAMILIES, conversion
-from specjax.checkpoints.families.table import Family
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
@@ -38,7 +37,6 @@ def save(
   tokenizer: Any = None,
   dtype: Any = jnp.float16,
   eos: Sequence[int] = (),
-  family: Family | None = None,
   attributes: Mapping[str, Any] | None = None,
 ) -> None:
   """Saves a model as a directory that transformers loads.
@@ -55,12 +53,11 @@ def save(
     tokenizer: a tokenizer of transformers, saved along.
     dtype: of the weights in the file: float32, float16 or bfloat16.
     eos: token ids that end a text; by default the tokenizer's.
-    family: whose files to write, one of `families.FAMILIES`; by default the
-      first that covers the model.
-    attributes: of config.json besides.
+    attributes: of config.json besides. Where the model is no Llama, Mistral,
+      Qwen2 or Qwen3, the content of the one that it was read from.
 
   Raises:
-    CheckpointError: the place is taken, no family covers the model, the
+    CheckpointError: the place is taken, the attributes are not the model's, the
       parameters are not the model's or do not fit into `dtype`, or the
       tokenizer has tokens that the model has not.
   """
@@ -77,14 +74,15 @@ def save(
     )
   try:
     family, own = conversion.write_attributes(
-      (family,) if family else FAMILIES.values(), model.config
+      FAMILIES, model.config, attributes or {}
     )
   except ValueError as error:
     raise CheckpointError(f'{directory}: {error}') from error
   _check_vocabulary(directory, model, tokenizer)
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)
-  attributes = {**own, **(attributes or {}), **tokens, 'dtype': dtype.name}
+  attributes = {**own, **tokens, 'dtype': dtype.name}
+  attributes.pop('torch_dtype', None)
   if any(name.endswith(SCALE) for name in tensors):
     attributes['quantization_config'] = {'quant_method': QUANTIZED, 'bits': 8}
 

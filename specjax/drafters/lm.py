@@ -17,7 +17,13 @@ import numpy as np
 
 from specjax import checkpoints
 from specjax.arguments import check_path
-from specjax.checkpoints import parameters, precision, vocabularies
+from specjax.checkpoints import (
+  parameters,
+  precision,
+  quantization,
+  vocabularies,
+)
+from specjax.checkpoints.files import CONFIG, read_json
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import pard
 from specjax.drafters.heads import files, masked
@@ -357,7 +363,11 @@ def trainable(
     return {'token': seen.judge(seen.logits, said, seen.weights)}
 
   def save(place, config, params, tokenizer):
-    more = {pard.MASK: mask_token} if masks else {}
+    more: dict[str, Any] = {}
+    if path:
+      file = checkpoints.locate(path) / CONFIG
+      more, _ = quantization.split(file.parent, read_json(file))
+    more |= {pard.MASK: mask_token} if masks else {}
     checkpoints.save(place, model, params, tokenizer, attributes=more)
     known = {k: v for k, v in config.items() if k != 'training'}
     facts = {**config.get('training', {}), **known}

@@ -82,6 +82,25 @@ def test_another_embedding_of_the_encoder_is_refused(tmp_path):
 # Programs
 
 
+def attributes(c):
+  """The `config.json` of a T5."""
+  return {
+    'model_type': 't5',
+    'vocab_size': c.vocab_size,
+    'd_model': c.width,
+    'num_heads': c.num_heads,
+    'd_kv': c.head_dim,
+    'd_ff': c.mlp_width,
+    'n_positions': c.max_positions,
+    'layer_norm_epsilon': c.norm_eps,
+    'num_layers': c.encoder.num_layers,
+    'num_decoder_layers': c.num_layers,
+    'decoder_start_token_id': c.encoder.start,
+    'relative_attention_num_buckets': c.relative.buckets,
+    'relative_attention_max_distance': c.relative.longest,
+  }
+
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   """A T5 pair with the embedded tokenizer, and lines to translate."""
@@ -96,7 +115,9 @@ def folder(tmp_path_factory):
       params = jax.jit(model.init)(jax.random.key(0))
     else:
       params = without_a_layer(params)
-    checkpoints.save(path / name, model, params, tokenizer)
+    checkpoints.save(
+      path / name, model, params, tokenizer, attributes=attributes(model.config)
+    )
   lines = '\n'.join(f'The house number {i} is small.' for i in range(4))
   (path / 'source.en').write_text(lines)
   return path

@@ -83,10 +83,10 @@ def cache(tmp_path, monkeypatch):
 
 @functools.cache
 def reference(name):
-  """Attributes, model, parameters and family of a random model."""
+  """Attributes, model and parameters of a random model."""
   attributes = COMMON | ARCHITECTURES[name][0]
   attributes |= {'model_type': TYPES.get(name, name)}
-  family, config = conversion.read_attributes(FAMILIES, attributes)
+  _, config = conversion.read_attributes(FAMILIES, attributes)
   model = transformer.build(config)
   # Norms and biases that are not what they begin with.
   draw = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def reference(name):
     lambda x: x + draw.normal(0, 0.1, x.shape).astype(x.dtype),
     jax.device_get(jax.jit(model.init)(jax.random.key(0))),
   )
-  return attributes, model, params, family
+  return attributes, model, params
 
 
 def name_in_file(name, four_norms):
@@ -171,11 +171,13 @@ def write(path, name, tensors, attributes, kind='F32', keys=(), change=None):
 
 def made(tmp_path, name, kind='F32', **options):
   """A file, and a directory of transformers with what it stands for."""
-  attributes, model, params, family = reference(name)
+  attributes, model, params = reference(name)
   tmp_path.mkdir(exist_ok=True)
   label = kind if isinstance(kind, str) else 'mixed'
   directory = tmp_path / f'{name}-{label}'
-  checkpoints.save(directory, model, params, dtype=np.float32, family=family)
+  checkpoints.save(
+    directory, model, params, dtype=np.float32, attributes=attributes
+  )
   weights = directory / 'model.safetensors'
   path = tmp_path / f'{name}-{label}.gguf'
   tensors = safetensors.numpy.load_file(weights)

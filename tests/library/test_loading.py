@@ -358,16 +358,26 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
   model, _ = checkpoints.load(path, max_length=256)
   assert model.config.max_positions == 256
   # Saved as it was made.
-  _, attributes = conversion.write_attributes(FAMILIES.values(), model.config)
-  assert attributes['max_position_embeddings'] == 64
+  llama = family_outputs.load('llama').config
+  llama['rope_parameters'] = {'rope_type': 'dynamic', 'factor': 2.0}
+  _, config = conversion.read_attributes(FAMILIES, llama, 256)
+  _, attributes = conversion.write_attributes(FAMILIES, config, {})
+  assert (config.max_positions, attributes['max_position_embeddings']) == (
+    256,
+    64,
+  )
 
 
-@pytest.mark.parametrize('name', ['qwen2', 'mistral', 'gemma2', 'gemma3_text'])
+@pytest.mark.parametrize('name', ['qwen2', 'qwen3', 'mistral'])
 def test_a_window_of_any_size_is_written_back(name):
-  attributes = family_outputs.load(name).config | {'sliding_window': 1000}
+  windowed = {'sliding_window': 1000}
+  if name == 'qwen3':
+    windowed |= {'use_sliding_window': True, 'layer_types': None}
+    windowed['max_window_layers'] = 1
+  attributes = family_outputs.load(name).config | windowed
   family, config = conversion.read_attributes(FAMILIES, attributes)
   assert 1000 in config.windows
-  conversion.write_attributes([family], config)
+  assert conversion.write_attributes(FAMILIES, config, {})[0] is family
 
 
 def test_other_models_have_the_length_they_have(directory):

@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.traverse_util
 import jax
 
-from specjax.checkpoints.families import wrappers
+from specjax.checkpoints.families import rope, values, wrappers
 from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
@@ -48,7 +48,7 @@ def read_attributes(
   _take_architecture(rest, family)
   fields = dict(family.fixed)
   for row in family.rows:
-    fields |= row.read(rest, fields)
+    fields |= row(rest, fields)
   for name, value in (ONLY | dict(family.only)).items():
     if name in family.harmless:
       continue
@@ -105,52 +105,101 @@ def limit_length(
   return config
 
 
-def write_attributes(
-  families: Iterable[Family], config: TransformerConfig
-) -> tuple[Family, dict[str, Any]]:
-  """Returns the first family that covers a configuration, and its attributes.
+def _write_llama(config: TransformerConfig) -> dict[str, Any]:
+  """Attributes of a Llama, or of a Qwen or Mistral, which differ in few fields.
+
+  What they cannot say comes back as something else when they are read.
 
   Raises:
-    ValueError: no family has all of the configuration's options; the message
-      names those that are missing.
+    ValueError: transformers refuses such a file, or the activation has no name.
   """
-  if config.width % config.num_heads and config.encoder is None:
-    # Nothing here needs that, but transformers refuses the file.
+  if config.width % config.num_heads:
     raise ValueError(
       f'width = {config.width} must be a multiple of num_heads = '
       f'{config.num_heads}'
     )
+  scaling = rope.write_scaling(config.rope_scaling)
+  attributes: dict[str, Any] = {
+    'model_type': 'llama',
+    'vocab_size': config.vocab_size,
+    'hidden_size': config.width,
+    'num_hidden_layers': config.num_layers,
+    'num_attention_heads': config.num_heads,
+    'num_key_value_heads': config.num_kv_heads,
+    'head_dim': config.head_dim,
+    'intermediate_size': config.mlp_width,
+    'max_position_embeddings': config.max_positions,
+    'hidden_act': values.name_of(config.activation),
+    'rms_norm_eps': config.norm_eps,
+    'tie_word_embeddings': config.tied_embeddings,
+    'rope_theta': config.rope_theta,
+    'rope_parameters': {'rope_theta': config.rope_theta} | scaling,
+  }
+  if config.rope_scaling is not None:
+    attributes['rope_scaling'] = scaling
+    # The run may have changed it for a scaling that depends on the length.
+    trained = getattr(config.rope_scaling, 'trained', config.max_positions)
+    attributes['max_position_embeddings'] = trained
+  windows = {window for window in config.windows if window is not None}
+  if config.qk_norm or config.qkv_bias > config.out_bias:
+    kinds = (config.window(i) is None for i in range(config.num_layers))
+    attributes |= {
+      'model_type': 'qwen3' if config.qk_norm else 'qwen2',
+      'use_sliding_window': bool(windows),
+      # A file without a window would get the default.
+      'sliding_window': max(windows, default=4096),
+      'layer_types': [values.FULL if x else values.SLIDING for x in kinds],
+    }
+    if config.qk_norm:
+      attributes['attention_bias'] = config.out_bias
+    return attributes
+  if windows:
+    window = {'model_type': 'mistral', 'sliding_window': max(windows)}
+    return attributes | window
+  biases = {'attention_bias': config.out_bias, 'mlp_bias': config.mlp_bias}
+  return attributes | biases
+
+
+def write_attributes(
+  families: Mapping[str, Family],
+  config: TransformerConfig,
+  given: Mapping[str, Any],
+) -> tuple[Family, dict[str, Any]]:
+  """Returns the family of a configuration, and its attributes.
+
+  Args:
+    families: the tables, by model type.
+    config: what the attributes have to say.
+    given: content of the `config.json` that the model was read from; without a
+      `model_type` attributes besides, of a Llama, Mistral, Qwen2 or Qwen3.
+
+  Raises:
+    ValueError: the attributes do not say all of the configuration; the message
+      names those that are missing.
+  """
   # What suits a device is nothing that a file says.
   config = dataclasses.replace(
     config, attention=cache_attention.blocked, device=CPU
   )
-  obstacles = []
-  for family in families:
-    try:
-      attributes = _write_family(family, config)
-      _, reread = read_attributes(
-        {family.model_type: family}, attributes, config.max_positions
-      )
-    except ValueError as error:
-      obstacles.append(f'{family.model_type}: {error}')
-      continue
-    # What the rows cannot say comes back as something else.
-    lost = [
-      f'{field.name} = {getattr(config, field.name)}'
-      for field in dataclasses.fields(config)
-      if getattr(config, field.name) != getattr(reread, field.name)
-    ]
-    if not lost:
-      return family, attributes
-    obstacles.append(f'{family.model_type} has no {", ".join(lost)}')
-  raise ValueError(f'no family covers the model: {"; ".join(obstacles)}')
-
-
-def _write_family(family: Family, config: TransformerConfig) -> dict[str, Any]:
-  attributes: dict[str, Any] = {}
-  for row in family.rows:
-    attributes |= row.write(config)
-  return attributes | {
+  attributes = wrappers.text_attributes(given, HARMLESS)
+  if wrappers.is_wrapper(given):  # Its default was another before.
+    attributes.setdefault(wrappers.TIED, config.tied_embeddings)
+  if 'model_type' not in given:
+    attributes = _write_llama(config)
+  family, reread = read_attributes(families, attributes, config.max_positions)
+  lost = [
+    f'{field.name} = {getattr(config, field.name)}'
+    for field in dataclasses.fields(config)
+    if getattr(config, field.name) != getattr(reread, field.name)
+  ]
+  if lost:
+    raise ValueError(
+      f'{family.model_type} has no {", ".join(lost)}; give as attributes the '
+      'config.json that the model was read from'
+    )
+  if 'model_type' not in given:
+    attributes |= given
+  return family, attributes | {
     'model_type': family.model_type,
     'architectures': [family.architecture],
   }

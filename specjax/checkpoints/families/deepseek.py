@@ -14,7 +14,6 @@ from specjax.checkpoints.families.llama import (
   DECODER,
   MLP_BIAS,
   SOURCES,
-  experts_of,
   like,
   usual_rows,
 )
@@ -49,23 +48,13 @@ def _read_rope(rest, known, turned: int):
   """Positions of a part of a head; stretched ones make scores larger."""
   places = [rest.get(place) for place in _PLACES]
   growth = [x.get(_GROWTH) for x in places if isinstance(x, dict)]
-  fields = _ROPE.read(rest, known | {'head_dim': turned})
+  fields = _ROPE(rest, known | {'head_dim': turned})
   scaling, scale = fields['rope_scaling'], None
   if scaling is not None and any(growth) and scaling.factor > 1:
     rate = next(filter(None, growth))
     grown = 0.1 * rate * math.log(scaling.factor) + 1
     scale = known['head_dim'] ** -0.5 * grown**2
   return fields | {'rotary_dim': turned, 'query_scale': scale}
-
-
-def _write_rope(config):
-  written = _ROPE.write(config)
-  if config.query_scale is not None and config.rope_scaling is not None:
-    grown = math.sqrt(config.query_scale * config.head_dim**0.5)
-    rate = (grown - 1) / (0.1 * math.log(config.rope_scaling.factor))
-    for place in _PLACES:
-      written[place][_GROWTH] = round(rate, 9)
-  return written
 
 
 def _latent_row(
@@ -105,21 +94,7 @@ def _latent_row(
     }
     return fields | _read_rope(rest, known | fields, sizes['turned'])
 
-  def write(config):
-    latent = config.latent
-    if latent is None:
-      raise ValueError('latent = None')
-    written = {x: getattr(latent, field) for x, (field, _) in names.items()}
-    if choice:
-      written['rope_interleave'] = latent.side_by_side
-    written |= {
-      'q_lora_rank': latent.queries,
-      'num_key_value_heads': config.num_heads,
-      'head_dim': latent.turned,
-    }
-    return written | _write_rope(config)
-
-  return Row(read, write)
+  return read
 
 
 _METHOD, _NORMALIZE = 'topk_method', 'norm_topk_prob'
@@ -185,17 +160,7 @@ def grouped_experts_row(
       raise ValueError(f'{", ".join(names)}: {error}') from None
     return {'experts': experts}
 
-  def write(config):
-    experts = experts_of(config)
-    written = {x: getattr(experts, field) for x, (field, _) in names.items()}
-    if sigmoid:
-      written[_NORMALIZE] = experts.normalize
-    else:
-      written[_METHOD] = _METHODS[experts.groups > 1]
-    written['n_shared_experts'] = experts.shared // experts.width
-    return written | {_SCALE: experts.scale}
-
-  return Row(read, write)
+  return read
 
 
 def _without_experts(known, layers):
@@ -213,10 +178,7 @@ def _first_row(default: int) -> Row:
     first = take(rest, _FIRST, values.index, default)
     return _without_experts(known, range(min(first, known['num_layers'])))
 
-  def write(config):
-    return {_FIRST: len(experts_of(config).dense)}
-
-  return Row(read, write)
+  return read
 
 
 _DENSE, _SPARSE = 'dense', 'sparse'
@@ -230,11 +192,6 @@ def _read_types(rest, known):
   dense = [i for i in range(layers) if types[i] == _DENSE]
   _agree(_FIRST, take(rest, _FIRST, values.index, len(dense)), len(dense))
   return _without_experts(known, dense)
-
-
-def _write_types(config):
-  sparse = map(config.is_sparse, range(config.num_layers))
-  return {'mlp_layer_types': [_SPARSE if x else _DENSE for x in sparse]}
 
 
 def _of_queries(config):
@@ -324,7 +281,7 @@ GLM4_MOE_LITE = like(
     202752,
     BIAS,
     grouped_experts_row(64, 4, 1536, scale=1.8),
-    Row(_read_types, _write_types),
+    _read_types,
     rotary=_latent_row(queries=768, keys=192, heads=256),
     epsilon=1e-5,
   ),

@@ -53,11 +53,6 @@ def _read_unturned(rest, known):
   return {'unturned': tuple(i for i in range(layers) if not turned[i])}
 
 
-def _write_unturned(config):
-  layers = range(config.num_layers)
-  return {'no_rope_layers': [int(i not in config.unturned) for i in layers]}
-
-
 SMOLLM3 = like(
   DECODER,
   'smollm3',
@@ -68,7 +63,7 @@ SMOLLM3 = like(
     MLP_BIAS,
     rotary=rope.rope_row(2e6),
     layers=(
-      Row(_read_unturned, _write_unturned),
+      _read_unturned,
       values.window_by_layer_row(
         None, lambda layer, known: layer in known['unturned'], switch=True
       ),
@@ -112,14 +107,10 @@ def multiplier_row(name: str, field: str, default: float = 1.0) -> Row:
   row = attribute(name, field, values.number, default)
 
   def read(rest, known):
-    (value,) = row.read(rest, known).values()
+    (value,) = row(rest, known).values()
     return {field: None if value == 1 else value}
 
-  def write(config):
-    value = getattr(config, field)
-    return {name: 1.0 if value is None else value}
-
-  return Row(read, write)
+  return read
 
 
 def _attention_row(default: float | None) -> Row:
@@ -132,22 +123,12 @@ def _attention_row(default: float | None) -> Row:
     )
     return {'query_scale': None if value == usual else value}
 
-  def write(config):
-    scale = config.query_scale
-    return {name: config.head_dim**-0.5 if scale is None else scale}
-
-  return Row(read, write)
+  return read
 
 
 def _read_logits(rest, known):
   value = take(rest, 'logits_scaling', values.number, 1.0)
   return {'head_scale': None if value == 1 else 1 / value}
-
-
-def _write_logits(config):
-  scale = config.head_scale or 1.0
-  whole = round(1 / scale) or 1
-  return {'logits_scaling': whole if 1 / whole == scale else 1 / scale}
 
 
 _MULTIPLIERS = (
@@ -158,7 +139,7 @@ _MULTIPLIERS = (
 GRANITE_ROWS = (
   *_MULTIPLIERS,
   _attention_row(1.0),
-  Row(_read_logits, _write_logits),
+  _read_logits,
 )
 GRANITE = like(
   DECODER,
@@ -227,19 +208,10 @@ def _read_growing(rest, known):
     raise ValueError(f'{name}: {error}') from None
   if inner.get('rope_type', inner.get('type', 'default')) == 'default':
     del inner[original]
-  fields = _ROPE.read(rest | {name: inner}, known)
+  fields = _ROPE(rest | {name: inner}, known)
   for place in ('rope_parameters', 'rope_scaling', 'rope_theta'):
     rest.pop(place, None)
   return fields | {'query_growth': (rate, each)}
-
-
-def _write_growing(config):
-  if config.query_growth is None:
-    raise ValueError('query_growth = None')
-  rate, each = config.query_growth
-  written = _ROPE.write(config)
-  growth = {_GROWTH: rate, 'original_max_position_embeddings': each}
-  return {'rope_parameters': written['rope_parameters'] | growth}
 
 
 MINISTRAL3 = like(
@@ -248,7 +220,7 @@ MINISTRAL3 = like(
   'Ministral3ForCausalLM',
   rows=usual_rows(
     262144,
-    rotary=Row(_read_growing, _write_growing),
+    rotary=_read_growing,
     layers=(values.window_row(None),),
     epsilon=1e-5,
     kv_heads=8,
@@ -285,7 +257,7 @@ def _read_alpha(rest, known):
       break
     # In no other scaling does it count.
     rest[name] = inner
-  return _HUNYUAN_ROPE.read(rest, known)
+  return _HUNYUAN_ROPE(rest, known)
 
 
 # Of classifiers, images and other sizes; the classes of text read none of it.
@@ -300,9 +272,7 @@ HUNYUAN = like(
   DECODER,
   'hunyuan_v1_dense',
   'HunYuanDenseV1ForCausalLM',
-  rows=usual_rows(
-    2048, BIAS, rotary=Row(_read_alpha, _HUNYUAN_ROPE.write), epsilon=1e-5
-  ),
+  rows=usual_rows(2048, BIAS, rotary=_read_alpha, epsilon=1e-5),
   fixed={'qk_norm': True, 'qk_norm_last': True},
   only={
     'add_classification_head': False,

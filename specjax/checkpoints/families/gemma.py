@@ -50,12 +50,6 @@ def _read_activation(rest, known):
   }
 
 
-def _activation_row(name: str) -> Row:
-  return Row(
-    _read_activation, lambda config: {name: values.name_of(config.activation)}
-  )
-
-
 GEMMA = Family(
   model_type='gemma',
   architecture='GemmaForCausalLM',
@@ -63,7 +57,7 @@ GEMMA = Family(
     8192,
     _EMBEDDING_ROW,
     BIAS,
-    activation=_activation_row('hidden_act'),
+    activation=_read_activation,
     tied=True,
     kv_heads=16,
     head_dim=256,
@@ -85,23 +79,10 @@ def _read_scale(rest, known):
   return {'query_scale': None if value == known['head_dim'] else value**-0.5}
 
 
-def _write_scale(config):
-  if config.query_scale is None:
-    return {'query_pre_attn_scalar': config.head_dim}
-  value = config.query_scale**-2
-  # Readers want a whole number where it is one.
-  whole = round(value) or 1
-  exact = whole**-0.5 == config.query_scale
-  return {'query_pre_attn_scalar': whole if exact else value}
-
-
-_SCORES = Row(_read_scale, _write_scale)
-
-
 def _rows(
   max_positions: int,
   *more: Row,
-  scores: tuple[Row, ...] = (_SCORES,),
+  scores: tuple[Row, ...] = (_read_scale,),
   **options,
 ) -> tuple[Row, ...]:
   """Returns the rows of the second and later versions."""
@@ -111,7 +92,7 @@ def _rows(
     BIAS,
     *scores,
     *more,
-    activation=_activation_row('hidden_activation'),
+    activation=_read_activation,
     tied=True,
     kv_heads=4,
     head_dim=256,
@@ -204,17 +185,6 @@ def _read_wide(rest, known):
   return {'wide': Wide(layers, count, width, alike)}
 
 
-def _write_wide(config):
-  wide = config.wide
-  if wide is None:
-    raise ValueError('wide = None')
-  sizes = {'head_dim': wide.head_dim, 'num_key_value_heads': wide.num_kv_heads}
-  return {
-    'attention_k_eq_v': wide.keys_as_values,
-    'per_layer_config': {str(i): sizes for i in wide.layers},
-  }
-
-
 def _read_sharing(rest, known):
   count = take(rest, 'num_kv_shared_layers', values.index, 0)
   double = take(rest, 'use_double_wide_mlp', values.flag, False)
@@ -231,29 +201,11 @@ def _read_sharing(rest, known):
   return {'sharing': Sharing(first, known['mlp_width'] * (1 + double))}
 
 
-def _write_sharing(config):
-  shared = config.sharing
-  return {
-    'num_kv_shared_layers': config.num_layers - shared.first if shared else 0,
-    'use_double_wide_mlp': bool(
-      shared and shared.mlp_width == 2 * config.mlp_width
-    ),
-  }
-
-
 def _read_inputs(rest, known):
   width = take(rest, 'hidden_size_per_layer_input', values.index, 256)
   vocab = take(rest, 'vocab_size_per_layer_input', values.index, 262144)
   made = LayerInputs(width, known['num_layers'], vocab) if width else None
   return {'layer_inputs': made}
-
-
-def _write_inputs(config):
-  inputs = config.layer_inputs
-  return {
-    'hidden_size_per_layer_input': inputs.width if inputs else 0,
-    'vocab_size_per_layer_input': inputs.vocab_size if inputs else 0,
-  }
 
 
 _EXPERTS = {
@@ -270,13 +222,6 @@ def _read_experts(rest, known):
     return {'experts': None}
   sizes = {ours: take(rest, n, values.size) for n, ours in _EXPERTS.items()}
   return {'experts': Experts(**sizes, beside=True)}
-
-
-def _write_experts(config):
-  if config.experts is None:
-    return {'enable_moe_block': False}
-  sizes = {n: getattr(config.experts, x) for n, x in _EXPERTS.items()}
-  return {'enable_moe_block': True} | sizes
 
 
 def _read_sight(rest, known):
@@ -300,12 +245,7 @@ def _read_rope(rest, known):
   rest['rope_parameters'] = rest.get('rope_parameters') or {
     'full_attention': part
   }
-  return _TWO_BASES.read(rest, known)
-
-
-def _write_rope(config):
-  # Its first readers know no other place.
-  return {'rope_parameters': _TWO_BASES.write(config)['rope_parameters']}
+  return _TWO_BASES(rest, known)
 
 
 _QUERIES, _KEYS = (_LAYER + f'self_attn.{x}_proj' for x in 'qk')
@@ -326,14 +266,14 @@ GEMMA4 = like(
     131072,
     _cap_row('final_logit_softcapping', 'logit_cap', None),
     scores=(),
-    rotary=Row(_read_rope, _write_rope),
+    rotary=_read_rope,
     layers=(
       values.window_by_layer_row(512, lambda layer, _: bool((layer + 1) % 6)),
-      Row(_read_wide, _write_wide),
-      Row(_read_sharing, _write_sharing),
-      Row(_read_inputs, _write_inputs),
-      Row(_read_experts, _write_experts),
-      Row(_read_sight, lambda config: {}),
+      _read_wide,
+      _read_sharing,
+      _read_inputs,
+      _read_experts,
+      _read_sight,
     ),
     vocab_size=262144,
     hidden_size=2304,

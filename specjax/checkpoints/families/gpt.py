@@ -67,10 +67,7 @@ GPT2 = Family(
     mlp_width_row('n_inner'),
     values.activation_row('activation_function', 'gelu_new'),
     attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
-    Row(
-      _read_scaled,
-      lambda config: {'scale_attn_weights': not config.query_scale},
-    ),
+    _read_scaled,
     tied_row(True),
   ),
   fixed=_NORMS
@@ -131,17 +128,6 @@ def _decode_types(layers):
   return decode
 
 
-def _write_layers(config):
-  kinds = [
-    'local' if config.window(i) else 'global' for i in range(config.num_layers)
-  ]
-  sizes = {w for w in config.windows if w is not None} or {256}
-  return {
-    'attention_types': [[kinds, 1]],
-    'window_size': sizes.pop() if len(sizes) == 1 else None,
-  }
-
-
 GPT_NEO = Family(
   model_type='gpt_neo',
   architecture='GPTNeoForCausalLM',
@@ -155,7 +141,7 @@ GPT_NEO = Family(
     mlp_width_row('intermediate_size'),
     values.activation_row('activation_function', 'gelu_new'),
     attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
-    Row(_read_layers, _write_layers),
+    _read_layers,
     tied_row(True),
   ),
   # Scores are not scaled, and queries, keys and values have no bias.
@@ -197,7 +183,7 @@ GPT_NEOX = Family(
     attribute('num_attention_heads', 'num_heads', values.size),
     attribute('intermediate_size', 'mlp_width', values.size),
     *HEAD_ROWS,
-    rope.positions_row(2048),
+    attribute('max_position_embeddings', 'max_positions', values.size, 2048),
     rope.rope_row(part=0.25, old_names=('rotary_emb_base', 'rotary_pct')),
     values.activation_row('hidden_act', 'gelu'),
     attribute('layer_norm_eps', 'norm_eps', values.number, 1e-5),
@@ -248,8 +234,7 @@ OPT = Family(
     attribute('ffn_dim', 'mlp_width', values.size),
     attribute('max_position_embeddings', 'max_positions', values.size, 2048),
     *HEAD_ROWS,
-    # Readers default to 768, whatever the width.
-    Row(_read_projection, lambda config: {'word_embed_proj_dim': config.width}),
+    _read_projection,
     values.activation_row('activation_function', 'relu'),
     attribute(
       'enable_bias', ('qkv_bias', 'out_bias', 'mlp_bias'), values.flag, True

@@ -6,7 +6,6 @@ from specjax.checkpoints.families.llama import (
   SOURCES,
   attention_bias_row,
   epsilon_row,
-  experts_of,
   like,
   size_rows,
   tied_row,
@@ -15,7 +14,6 @@ from specjax.checkpoints.families.table import (
   HEADS,
   KEEP,
   LINEAR,
-  Row,
   Tensors,
   TensorSplit,
 )
@@ -37,7 +35,7 @@ _ROPE = rope.rope_row(150000.0)
 def _read_rope(rest, known):
   if not rest.get('rope_parameters') and not rest.get('rope_scaling'):
     rest['rope_parameters'] = dict(_YARN)
-  return _ROPE.read(rest, known)
+  return _ROPE(rest, known)
 
 
 def _read_experts(rest, known):
@@ -59,16 +57,6 @@ def _read_experts(rest, known):
   return {'experts': experts, 'activation': Swish(rate)}
 
 
-def _write_experts(config):
-  experts = experts_of(config)
-  return {
-    'num_local_experts': experts.count,
-    'num_experts_per_tok': experts.chosen,
-    'swiglu_limit': experts.limit,
-    'swiglu_alpha': getattr(config.activation, 'rate', None),
-  }
-
-
 _LAYER = 'model.layers.{}.'
 _MLP = _LAYER + 'mlp.'
 # [.., 2, F] whose gate and what it gates lie side by side in a file.
@@ -80,12 +68,12 @@ GPT_OSS = like(
   'GptOssForCausalLM',
   rows=(
     *size_rows(131072, kv_heads=8, head_dim=64),
-    Row(_read_rope, _ROPE.write),
+    _read_rope,
     values.window_by_layer_row(128, lambda layer, known: layer % 2 == 0),
     epsilon_row(1e-5),
     attention_bias_row(True),
     tied_row(False),
-    Row(_read_experts, _write_experts),
+    _read_experts,
   ),
   fixed={'sink_logits': True},
   only={'hidden_act': 'silu'},

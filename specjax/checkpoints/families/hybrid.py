@@ -59,18 +59,7 @@ def _state_row(by_head: bool) -> Row:
     made = GatedDelta(states, **sizes, by_head=by_head)
     return {'recurrent': made if states else None}
 
-  def write(config):
-    made = config.recurrent
-    if not isinstance(made, GatedDelta) or made.by_head != by_head:
-      raise ValueError(f'recurrent = {made}')
-    written = {name: getattr(made, field) for name, (field, _) in names.items()}
-    types = [
-      _STATE if config.has_state(i) else _ATTENTION
-      for i in range(config.num_layers)
-    ]
-    return written | {'layer_types': types}
-
-  return Row(read, write)
+  return read
 
 
 def _parts(config: TransformerConfig) -> dict[str, Tensors]:

@@ -125,7 +125,7 @@ COHERE = like(
 
 
 def _read_windows(rest, known):
-  windows = WINDOWS.read(rest, known)['windows']
+  windows = WINDOWS(rest, known)['windows']
   return {'windows': windows, 'unturned': unturned(windows, known)}
 
 
@@ -133,7 +133,7 @@ COHERE2 = like(
   COHERE,
   'cohere2',
   'Cohere2ForCausalLM',
-  rows=_cohere_rows(Row(_read_windows, WINDOWS.write)),
+  rows=_cohere_rows(_read_windows),
   # What the first files say and no reader looks at.
   only={
     'order_of_interleaved_layers': 'local_attn_first',

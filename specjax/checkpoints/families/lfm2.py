@@ -5,7 +5,6 @@ from specjax.checkpoints.families.llama import (
   DECODER,
   SOURCES,
   epsilon_row,
-  experts_of,
   like,
   usual_rows,
 )
@@ -42,17 +41,6 @@ def _read_conv(rest, known):
   return {'recurrent': made if made.layers else None}
 
 
-def _write_conv(config):
-  made = config.recurrent
-  if made is not None and not isinstance(made, ShortConv):
-    raise ValueError(f'recurrent = {made}')
-  has_state = map(config.has_state, range(config.num_layers))
-  written = {'layer_types': [_CONV if x else _ATTENTION for x in has_state]}
-  if made is None:
-    return written
-  return written | {'conv_L_cache': made.kernel, 'conv_bias': made.bias}
-
-
 def _read_width(rest, known):
   """The width of the MLP, which files say before it is adjusted."""
   width = take(rest, 'block_ff_dim', values.size, known['mlp_width'])
@@ -62,11 +50,6 @@ def _read_width(rest, known):
   if take(rest, 'block_auto_adjust_ff_dim', values.flag, True):
     width = -(-int(factor * int(2 * width / 3)) // multiple) * multiple
   return {'mlp_width': width}
-
-
-def _write_width(config):
-  del config  # Its width is that of the row before.
-  return {'block_auto_adjust_ff_dim': False}
 
 
 def _read_old_name(rest, known):
@@ -89,24 +72,12 @@ def _read_experts(rest, known):
   return {'experts': experts}
 
 
-def _write_experts(config):
-  experts = experts_of(config)
-  return {
-    'num_experts': experts.count,
-    'num_experts_per_tok': experts.chosen,
-    'moe_intermediate_size': experts.width,
-    'norm_topk_prob': experts.normalize,
-    'num_dense_layers': len(experts.dense),
-    'routed_scaling_factor': experts.scale,
-  }
-
-
 def _rows(*more: Row) -> tuple[Row, ...]:
   return usual_rows(
     128000,
-    Row(_read_conv, _write_conv),
+    _read_conv,
     *more,
-    Row(_read_old_name, lambda config: {}),
+    _read_old_name,
     rotary=rope.rope_row(1e6),
     epsilon=epsilon_row(1e-5, 'norm_eps'),
     tied=True,
@@ -127,7 +98,7 @@ LFM2 = like(
   DECODER,
   'lfm2',
   'Lfm2ForCausalLM',
-  rows=_rows(Row(_read_width, _write_width)),
+  rows=_rows(_read_width),
   fixed={'qk_norm': True},
   only={'block_use_swiglu': True, 'use_pos_enc': True},
   harmless=frozenset(_UNREAD.split()),
@@ -152,7 +123,7 @@ LFM2_MOE = like(
   LFM2,
   'lfm2_moe',
   'Lfm2MoeForCausalLM',
-  rows=_rows(Row(_read_experts, _write_experts)),
+  rows=_rows(_read_experts),
   only={'use_expert_bias': True},
   harmless=frozenset(),
   sources={

@@ -21,7 +21,7 @@ from specjax.checkpoints.families.table import (
   scale,
 )
 from specjax.checkpoints.families.values import attribute, take
-from specjax.models.config import Experts, TransformerConfig
+from specjax.models.config import Experts
 
 # Where most families keep their tensors. Rows of biases and head norms are
 # used by those that have them.
@@ -85,7 +85,9 @@ def size_rows(
       lambda known: head_dim or known['width'] // known['num_heads'],
     ),
     row('intermediate_size', 'mlp_width'),
-    rope.positions_row(max_positions),
+    attribute(
+      'max_position_embeddings', 'max_positions', values.size, max_positions
+    ),
   )
 
 
@@ -131,7 +133,7 @@ def usual_rows(
     tied: default of whether the head is the embedding.
     **sizes: as of `size_rows`.
   """
-  if not isinstance(epsilon, Row):
+  if not callable(epsilon):
     epsilon = epsilon_row(epsilon)
   return (
     *size_rows(max_positions, **sizes),
@@ -149,12 +151,6 @@ def like(base: Family, model_type: str, architecture: str, **changes) -> Family:
   return dataclasses.replace(
     base, model_type=model_type, architecture=architecture, **changes
   )
-
-
-def experts_of(config: TransformerConfig) -> Experts:
-  if config.experts is None:
-    raise ValueError('experts = None')
-  return config.experts
 
 
 def experts_row(
@@ -179,14 +175,7 @@ def experts_row(
     normal = normalize is None or take(rest, norm, values.flag, normalize)
     return {'experts': Experts(*numbers, known['mlp_width'], normal)}
 
-  def write(config):
-    experts = experts_of(config)
-    written = {name: experts.count, 'num_experts_per_tok': experts.chosen}
-    if normalize is not None:
-      written[norm] = experts.normalize
-    return written
-
-  return Row(read, write)
+  return read
 
 
 LLAMA = Family(

@@ -30,7 +30,6 @@ from specjax.checkpoints.families.table import (
   KEEP,
   LINEAR,
   WAYS,
-  Row,
   Tensors,
   linear,
   scale,
@@ -106,17 +105,6 @@ def _read_mamba(rest, known, layers, entries=None, **more):
   return {'recurrent': made}
 
 
-def _write_mamba(config):
-  made = config.recurrent
-  if made is None:
-    return {'mamba_n_heads': 1}
-  if not isinstance(made, Mamba2):
-    raise ValueError(f'recurrent = {made}')
-  written = {name: getattr(made, field) for field, (name, *_) in _NAMES.items()}
-  expand = made.values // config.width
-  return written | {'mamba_d_head': made.value_dim, 'mamba_expand': expand}
-
-
 # Types of layers, by the version that wrote them.
 _STATES = 'linear_attention', 'mamba'
 _ATTENTION = 'full_attention', 'attention'
@@ -130,12 +118,6 @@ def _read_types(rest, known):
   return _read_mamba(rest, known, states)
 
 
-def _write_types(config):
-  has_state = map(config.has_state, range(config.num_layers))
-  types = [_STATES[0] if x else _ATTENTION[0] for x in has_state]
-  return _write_mamba(config) | {'layer_types': types}
-
-
 def _turns(value):
   if value not in ('rope', 'nope'):
     raise ValueError("'rope', 'nope' or null")
@@ -145,10 +127,6 @@ def _turns(value):
 def _read_positions(rest, known):
   turns = take(rest, 'position_embedding_type', _turns, False)
   return {'unturned': () if turns else tuple(range(known['num_layers']))}
-
-
-def _write_positions(config):
-  return {'position_embedding_type': 'nope' if config.unturned else 'rope'}
 
 
 _COUNT, _CHOSEN = 'num_local_experts', 'num_experts_per_tok'
@@ -167,13 +145,6 @@ def _read_experts(rest, known):
   except ValueError as error:
     raise ValueError(f'{_COUNT}, {_CHOSEN}: {error}') from None
   return {'experts': experts}
-
-
-def _write_experts(config):
-  made = config.experts
-  if made is None:
-    return {_COUNT: 0, _SHARED: config.mlp_width}
-  return {_COUNT: made.count, _CHOSEN: made.chosen, _SHARED: made.shared}
 
 
 def _mixer(name):
@@ -202,9 +173,9 @@ GRANITE_HYBRID = like(
     2048,
     BIAS,
     *GRANITE_ROWS,
-    Row(_read_positions, _write_positions),
-    Row(_read_types, _write_types),
-    Row(_read_experts, _write_experts),
+    _read_positions,
+    _read_types,
+    _read_experts,
   ),
   harmless=frozenset(
     {'init_method', 'mamba_chunk_size', 'normalization_function'}
@@ -229,12 +200,6 @@ def _read_indices(rest, known):
   return _read_mamba(rest, known, states)
 
 
-def _write_indices(config):
-  layers = range(config.num_layers)
-  attends = [i for i in layers if not config.has_state(i)]
-  return _write_mamba(config) | {'attn_layer_indices': attends}
-
-
 _BLOCKS = {
   **_SOURCES,
   **scale('model.final_layernorm', 'norm'),
@@ -255,7 +220,7 @@ BAMBA = like(
     262144,
     BIAS,
     MLP_BIAS,
-    Row(_read_indices, _write_indices),
+    _read_indices,
     rotary=rope.rope_row(part=0.5),
     epsilon=1e-5,
     kv_heads=8,
@@ -298,22 +263,6 @@ def _read_beside(rest, known):
   return _read_mamba(rest, known, layers, entries, **options)
 
 
-def _write_beside(config):
-  written = _write_mamba(config)
-  made = config.recurrent
-  if made is None or len(made.layers) < config.num_layers:
-    raise ValueError(f'recurrent = {made}')
-  first, *inner, last = made.scales or (1.0,) * 7
-  del written['mamba_expand']
-  return written | {
-    **dict(zip(_OF_STATES, (first, inner, last), strict=True)),
-    'mamba_d_ssm': made.values,
-    'mamba_norm_before_gate': not made.gate_first,
-    'mamba_rms_norm': made.norm,
-    'projectors_bias': made.out_bias,
-  }
-
-
 def _read_factors(rest, known):
   attention = (take(rest, x, values.number, 1.0) for x in _OF_ATTENTION)
   keys = take(rest, _OF_KEYS, values.number, 1.0)
@@ -324,21 +273,6 @@ def _read_factors(rest, known):
     'attention_scales': _unless_ones([*attention]),
     'mlp_scales': _unless_ones(mlp),
     'query_scale': scale,
-  }
-
-
-def _write_factors(config):
-  scale, root = config.query_scale, config.head_dim**-0.5
-  keys = 1.0 if scale is None else scale / root
-  # The neighbour that is read back as the same.
-  near = keys, *(math.nextafter(keys, keys * x) for x in (0, 2))
-  keys = next((x for x in near if x * root == scale), keys)
-  return {
-    **dict(
-      zip(_OF_ATTENTION, config.attention_scales or (1.0, 1.0), strict=True)
-    ),
-    _OF_KEYS: keys,
-    _OF_MLP: [*(config.mlp_scales or (1.0, 1.0))],
   }
 
 
@@ -358,8 +292,8 @@ FALCON_H1 = like(
     MLP_BIAS,
     multiplier_row('embedding_multiplier', 'embedding_scale'),
     multiplier_row('lm_head_multiplier', 'head_scale'),
-    Row(_read_factors, _write_factors),
-    Row(_read_beside, _write_beside),
+    _read_factors,
+    _read_beside,
     epsilon=1e-5,
     kv_heads=8,
   ),
@@ -435,7 +369,7 @@ def _read_kinds(rest, known):
   sizes = _take_sizes(rest, _NEMOTRON_NAMES)
   shared = take(rest, _SHARED_WIDTH, values.size, 7688)
   inner = take(rest, _INNER, values.size, 0)
-  experts = _GROUPED.read(rest, known)['experts']
+  experts = _GROUPED(rest, known)['experts']
 
   def layers(*kinds):
     return tuple(i for i, kind in enumerate(types) if kind in kinds)
@@ -459,32 +393,6 @@ def _read_kinds(rest, known):
   }
 
 
-def _write_kinds(config):
-  types = []
-  for i in range(config.num_layers):
-    mixes = 'linear' if config.has_state(i) else 'full'
-    maps = 'moe' if config.is_sparse(i) else 'mlp'
-    alone = i in config.without_mlp
-    types.append(f'{mixes}_attention' if alone else maps)
-  written = {_TYPES: types}
-  if config.recurrent is not None:
-    if not isinstance(config.recurrent, Mamba2):
-      raise ValueError(f'recurrent = {config.recurrent}')
-    written |= {
-      name: getattr(config.recurrent, field)
-      for field, (name, *_) in _NEMOTRON_NAMES.items()
-    }
-    act = values.name_of(config.recurrent.activation)
-    written['mamba_hidden_act'] = act
-  if config.experts is not None:
-    written |= _GROUPED.write(config) | {
-      'n_shared_experts': 1,  # Of a width of its own, whatever their number.
-      _SHARED_WIDTH: config.experts.shared,
-      _INNER: config.experts.inner or None,
-    }
-  return written
-
-
 _BLOCK = 'backbone.layers.{}.'
 _INSIDE = _BLOCK + 'mixer.'
 # Of training and of readers, or without an effect in transformers, which holds
@@ -503,12 +411,12 @@ NEMOTRON_H = like(
   'nemotron_h',
   'NemotronHForCausalLM',
   rows=(
-    Row(_read_layout, lambda config: {}),
+    _read_layout,
     *usual_rows(
       4096,
       MLP_BIAS,
-      Row(_read_limit, lambda config: {}),
-      Row(_read_kinds, _write_kinds),
+      _read_limit,
+      _read_kinds,
       rotary=values.derive(
         'unturned', lambda known: tuple(range(known['num_layers']))
       ),

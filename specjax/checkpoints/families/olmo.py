@@ -10,7 +10,7 @@ from specjax.checkpoints.families.llama import (
   usual_rows,
 )
 from specjax.checkpoints.families.qwen import QWEN3_MOE
-from specjax.checkpoints.families.table import Row, scale
+from specjax.checkpoints.families.table import scale
 
 _LAYER = 'model.layers.{}.'
 _SOURCES = (
@@ -68,7 +68,7 @@ def _read_windows(rest, known):
   if rest.get('layer_types') is not None:  # Then no pattern is looked at.
     rest.pop('sliding_window_pattern', None)
   if rest.get('sliding_window', 4096) is not None:
-    windows = WINDOWS.read(rest, known)['windows']
+    windows = WINDOWS(rest, known)['windows']
     return {'windows': windows, 'unturned': unturned(windows, known)}
   for name in ('sliding_window', 'sliding_window_pattern'):
     rest.pop(name, None)
@@ -84,20 +84,13 @@ def unturned(windows: tuple, known: dict) -> tuple[int, ...]:
   return tuple(i for i in layers if not windows or windows[i] is None)
 
 
-def _write_windows(config):
-  if not config.windows and not config.unturned:
-    layers = ['full_attention'] * config.num_layers
-    return {'sliding_window': None, 'layer_types': layers}
-  return WINDOWS.write(config)
-
-
 EXAONE4 = like(
   OLMO2,
   'exaone4',
   'Exaone4ForCausalLM',
   rows=usual_rows(
     2048,
-    layers=(Row(_read_windows, _write_windows),),
+    layers=(_read_windows,),
     epsilon=1e-5,
     kv_heads=32,
   ),

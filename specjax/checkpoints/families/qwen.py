@@ -5,7 +5,6 @@ from specjax.checkpoints.families.llama import (
   BIAS,
   IGNORED,
   SOURCES,
-  experts_of,
   like,
   usual_rows,
 )
@@ -137,20 +136,7 @@ def sparse_row(
     )
     return {'experts': experts}
 
-  def write(config):
-    experts = experts_of(config)
-    written = {
-      'decoder_sparse_step': 1,
-      'mlp_only_layers': list(experts.dense),
-      'num_experts': experts.count,
-      'num_experts_per_tok': experts.chosen,
-      'moe_intermediate_size': experts.width,
-      'norm_topk_prob': experts.normalize,
-    }
-    # Zero comes back as the default, which is then named.
-    return written | ({_SHARED: experts.shared} if experts.shared else {})
-
-  return Row(read, write)
+  return read
 
 
 _SHARED = 'shared_expert_intermediate_size'

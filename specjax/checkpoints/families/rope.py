@@ -2,7 +2,7 @@
 
 transformers 4 wrote the base beside `rope_scaling`; 5 writes all of it inside
 `rope_parameters`. Readers know one place or the other, and fall back silently
-to a default where they find nothing: so both are written.
+to a default where they find nothing: so saving writes both.
 """
 
 import math
@@ -201,27 +201,6 @@ def refuse(inner: dict[str, Any]) -> None:
     raise ValueError(f'unsupported config attribute rope_parameters: {listed}')
 
 
-def positions_row(default: int) -> Row:
-  """Row of the longest sequence; before the rotary row."""
-
-  def read(rest, known):
-    name = 'max_position_embeddings'
-    return {'max_positions': take(rest, name, size, default)}
-
-  def write(config):
-    # The run may have changed it for a scaling that depends on the length.
-    longest = getattr(config.rope_scaling, 'trained', config.max_positions)
-    return {'max_position_embeddings': longest}
-
-  return Row(read, write)
-
-
-def _write_part(config):
-  part = config.turned / config.head_dim
-  # Readers round down.
-  return part if int(config.head_dim * part) == config.turned else part + 1e-9
-
-
 def rope_row(
   base: float = 1e4,
   allowed: tuple[str, ...] = OF_TEXTS,
@@ -270,20 +249,7 @@ def rope_row(
       'rotary_dim': None if share == 1 else turned,
     }
 
-  def write(config):
-    if config.rope_theta is None:
-      return {}  # Comes back as something else, which is then named.
-    scaling = write_scaling(config.rope_scaling)
-    outer = {old_names[0]: config.rope_theta}
-    inner = {'rope_theta': config.rope_theta}
-    if part is not None:
-      outer[old_names[1]] = inner['partial_rotary_factor'] = _write_part(config)
-    outer |= {name: scaling[name] for name in beside if name in scaling}
-    if config.rope_scaling is not None:
-      outer['rope_scaling'] = scaling
-    return outer | {'rope_parameters': inner | scaling}
-
-  return Row(read, write)
+  return read
 
 
 def two_bases_row(
@@ -329,22 +295,4 @@ def two_bases_row(
     refuse(wide | near | {k: nested[k] for k in nested.keys() - others})
     return fields
 
-  def write(config):
-    if config.rope_theta is None or config.local_rope_theta is None:
-      raise ValueError('the rotary positions have no two bases')
-    scaling = write_scaling(config.rope_scaling)
-    outer = {} if config.rope_scaling is None else {'rope_scaling': scaling}
-    if local_name is not None:
-      outer[local_name] = config.local_rope_theta
-    return outer | {
-      'rope_theta': config.rope_theta,
-      'rope_parameters': {
-        'full_attention': {'rope_theta': config.rope_theta} | scaling,
-        'sliding_attention': {
-          'rope_theta': config.local_rope_theta,
-          'rope_type': 'default',
-        },
-      },
-    }
-
-  return Row(read, write)
+  return read

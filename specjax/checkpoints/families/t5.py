@@ -10,7 +10,6 @@ from specjax.checkpoints.families.table import (
   LINEAR,
   WAYS,
   Family,
-  Row,
   Tensors,
   TensorSplit,
 )
@@ -36,16 +35,6 @@ def _read_encoder(rest, known):
   }
 
 
-def _write_encoder(config):
-  if config.encoder is None:
-    raise ValueError('the model has no encoder')
-  return {
-    'num_layers': config.encoder.num_layers,
-    'num_decoder_layers': config.num_layers,
-    'decoder_start_token_id': config.encoder.start,
-  }
-
-
 def _read_relative(rest, known):
   buckets, longest = (
     take(rest, name, values.size, default)
@@ -58,13 +47,6 @@ def _read_relative(rest, known):
       f'unsupported config attributes {_RELATIVE[0]} = {buckets}, '
       f'{_RELATIVE[1]} = {longest}: {error}'
     ) from None
-
-
-def _write_relative(config):
-  if config.relative is None:
-    raise ValueError('the model has no relative positions')
-  sizes = config.relative.buckets, config.relative.longest
-  return dict(zip(_RELATIVE, sizes, strict=True))
 
 
 def _read_feed_forward(rest, known):
@@ -89,16 +71,6 @@ def _read_feed_forward(rest, known):
         f'{value!r}'
       )
   return {'gated': gated, 'activation': activation}
-
-
-def _write_feed_forward(config):
-  name = values.name_of(config.activation)
-  if not config.gated:
-    return {'feed_forward_proj': name}
-  name = 'gelu' if name == 'gelu_new' else name
-  if config.activation is values.gelu:
-    raise ValueError('gated GELU is its tanh approximation')
-  return {'feed_forward_proj': _GATED + name}
 
 
 def _read_tied(rest, known):
@@ -165,12 +137,10 @@ T5 = Family(
     # What it was trained for; nothing in the model depends on it.
     attribute('n_positions', 'max_positions', values.size, 512),
     attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-6),
-    Row(_read_encoder, _write_encoder),
-    Row(_read_relative, _write_relative),
-    Row(_read_feed_forward, _write_feed_forward),
-    Row(
-      _read_tied, lambda config: {'tie_word_embeddings': config.tied_embeddings}
-    ),
+    _read_encoder,
+    _read_relative,
+    _read_feed_forward,
+    _read_tied,
   ),
   fixed={'rope_theta': None, 'query_scale': 1.0},
   sources={

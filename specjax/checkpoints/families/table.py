@@ -9,18 +9,10 @@ import numpy as np
 
 from specjax.models.config import TransformerConfig
 
-
-class Row(NamedTuple):
-  """Attributes of `config.json` that belong together.
-
-  read(rest, fields) -> fields of `TransformerConfig`: takes its attributes out
-    of `rest`; `fields` are those of the rows before. Raises ValueError that
-    names the attribute.
-  write(config) -> attributes: the inverse.
-  """
-
-  read: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
-  write: Callable[[TransformerConfig], dict[str, Any]]
+# Attributes of `config.json` that belong together: row(rest, fields) -> fields
+# of `TransformerConfig`. It takes its attributes out of `rest`; `fields` are
+# those of the rows before. It raises a ValueError that names the attribute.
+Row = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 class TensorSplit(NamedTuple):

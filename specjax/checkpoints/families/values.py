@@ -128,7 +128,6 @@ def attribute(
   fields: str | tuple[str, ...],
   decode: Callable[[Any], Any],
   default: Any = _MISSING,
-  encode: Callable[[Any], Any] = lambda field: field,
   null: Any = _MISSING,
 ) -> Row:
   """Row of one attribute.
@@ -138,7 +137,6 @@ def attribute(
     fields: of `TransformerConfig` that it sets, all to the same value.
     decode: see `take`.
     default: of a file without it, or a function of the fields set so far.
-    encode: inverse of `decode`.
     null: the value that null stands for; by default that of a file without it.
   """
   targets = (fields,) if isinstance(fields, str) else fields
@@ -147,16 +145,13 @@ def attribute(
     defaults = (x(known) if callable(x) else x for x in (default, null))
     return dict.fromkeys(targets, take(rest, name, decode, *defaults))
 
-  def write(config):
-    return {name: encode(getattr(config, targets[0]))}
-
-  return Row(read, write)
+  return read
 
 
 def activation_row(name: str, default: str) -> Row:
   """Row of the activation function."""
   function = ACTIVATIONS[default]
-  return attribute(name, 'activation', activation, lambda _: function, name_of)
+  return attribute(name, 'activation', activation, lambda _: function)
 
 
 SILU = activation_row('hidden_act', 'silu')
@@ -168,33 +163,15 @@ def derive(field: str, function: Callable[[dict[str, Any]], Any]) -> Row:
   def read(rest, known):
     return {field: function(known)}
 
-  def write(config):
-    return {}
-
-  return Row(read, write)
+  return read
 
 
-_SLIDING, _FULL = 'sliding_attention', 'full_attention'
+SLIDING, FULL = 'sliding_attention', 'full_attention'
 
 
 def _no_windows(windows):
   """Without any window the field is empty."""
   return tuple(windows) if any(windows) else ()
-
-
-def _only_window(config):
-  """The one window that a file can name, or None."""
-  windows = {w for w in config.windows if w is not None}
-  if len(windows) > 1:
-    raise ValueError(f'windows = {config.windows} of several sizes')
-  return windows.pop() if windows else None
-
-
-def _write_types(config):
-  return [
-    _FULL if config.window(i) is None else _SLIDING
-    for i in range(config.num_layers)
-  ]
 
 
 def window_row(default: int | None, switch: bool = False) -> Row:
@@ -211,12 +188,7 @@ def window_row(default: int | None, switch: bool = False) -> Row:
       window = None
     return {'windows': _no_windows([window] * known['num_layers'])}
 
-  def write(config):
-    window = _only_window(config)
-    switched = {'use_sliding_window': window is not None} if switch else {}
-    return switched | {'sliding_window': window}
-
-  return Row(read, write)
+  return read
 
 
 def of_layers(count: int, *known: str) -> Callable[[Any], list[str]]:
@@ -255,26 +227,17 @@ def window_by_layer_row(
     }
     if switch and not take(rest, 'use_sliding_window', flag, False):
       window = None
-    kinds = of_layers(layers, _SLIDING, _FULL)
+    kinds = of_layers(layers, SLIDING, FULL)
     types = take(rest, 'layer_types', kinds, None)
     if types is None:
-      types = [_SLIDING if pattern(i, given) else _FULL for i in range(layers)]
+      types = [SLIDING if pattern(i, given) else FULL for i in range(layers)]
       if switch and window is None:
-        types = [_FULL] * layers
-    if window is None and _SLIDING in types:
+        types = [FULL] * layers
+    if window is None and SLIDING in types:
       raise ValueError(
-        f'layer_types has {_SLIDING!r}, but there is no sliding_window'
+        f'layer_types has {SLIDING!r}, but there is no sliding_window'
       )
-    windows = [window if kind == _SLIDING else None for kind in types]
+    windows = [window if kind == SLIDING else None for kind in types]
     return {'windows': _no_windows(windows)}
 
-  def write(config):
-    window = _only_window(config)
-    switched = {'use_sliding_window': window is not None} if switch else {}
-    # A file without a window would get the default.
-    return switched | {
-      'sliding_window': default if window is None else window,
-      'layer_types': _write_types(config),
-    }
-
-  return Row(read, write)
+  return read

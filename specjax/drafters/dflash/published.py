@@ -151,7 +151,7 @@ def _read_layers(files: Files) -> dict[str, Any]:
   fields: dict[str, Any] = {}
   try:
     for row in rows:
-      fields |= row.read(rest, fields)
+      fields |= row(rest, fields)
   except ValueError as error:
     raise CheckpointError(f'{files.directory}: config.json: {error}') from None
   if values.name_of(fields['activation']) != 'silu':

@@ -200,7 +200,7 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   fields: dict[str, Any] = {}
   try:
     for row in rows:
-      fields |= row.read(rest, fields)
+      fields |= row(rest, fields)
   except ValueError as error:
     raise CheckpointError(f'{files.directory}: config.json: {error}') from None
   if fields['width'] != width:
