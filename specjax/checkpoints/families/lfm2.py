@@ -9,14 +9,13 @@ from specjax.checkpoints.families.llama import (
   usual_rows,
 )
 from specjax.checkpoints.families.table import (
-  EXPERT_WAYS,
-  EXPERTS,
   HEADS,
   KEEP,
   LINEAR,
   WAYS,
   Row,
   Tensors,
+  experts,
   linear,
   scale,
 )
@@ -88,7 +87,6 @@ def _rows(*more: Row) -> tuple[Row, ...]:
 
 _LAYER = 'model.layers.{}.'
 _MAPS, _MLP = _LAYER + 'conv.', _LAYER + 'feed_forward.'
-_EXPERT = _MLP + 'experts.{expert}.'
 _UNREAD = """
   block_dim block_mlp_init_scale block_norm_eps block_out_init_scale
   block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init num_heads
@@ -128,12 +126,8 @@ LFM2_MOE = like(
   harmless=frozenset(),
   sources={
     **LFM2.sources,
-    'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'gate.weight',)),
+    **experts(_MLP, 'w1', 'w3', down='w2'),
     'layer{}/experts/router_shift': Tensors(KEEP, (_MLP + 'expert_bias',)),
-    'layer{}/experts/up': Tensors(
-      EXPERT_WAYS, (_EXPERT + 'w1.weight', _EXPERT + 'w3.weight')
-    ),
-    'layer{}/experts/down': Tensors(EXPERTS, (_EXPERT + 'w2.weight',)),
   },
 )
 

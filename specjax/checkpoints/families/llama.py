@@ -8,8 +8,6 @@ import dataclasses
 
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.table import (
-  EXPERT_WAYS,
-  EXPERTS,
   GROUPS,
   KEEP,
   LINEAR,
@@ -17,6 +15,7 @@ from specjax.checkpoints.families.table import (
   Family,
   Row,
   Tensors,
+  experts,
   linear,
   scale,
 )
@@ -224,10 +223,6 @@ PHI3 = like(
   },
 )
 
-_BLOCK = 'model.layers.{}.block_sparse_moe.'
-_EXPERT = _BLOCK + 'experts.{expert}.'
-
-
 MIXTRAL = like(
   MISTRAL,
   'mixtral',
@@ -241,13 +236,7 @@ MIXTRAL = like(
     kv_heads=8,
   ),
   sources=SOURCES
-  | {
-    'layer{}/experts/router': Tensors(LINEAR, (_BLOCK + 'gate.weight',)),
-    'layer{}/experts/up': Tensors(
-      EXPERT_WAYS, (_EXPERT + 'w1.weight', _EXPERT + 'w3.weight')
-    ),
-    'layer{}/experts/down': Tensors(EXPERTS, (_EXPERT + 'w2.weight',)),
-  },
+  | experts(_LAYER + 'block_sparse_moe.', 'w1', 'w3', down='w2'),
   # Noise that is added in training only.
   harmless=frozenset({'router_jitter_noise'}),
 )

@@ -24,13 +24,12 @@ from specjax.checkpoints.families.llama import (
   usual_rows,
 )
 from specjax.checkpoints.families.table import (
-  EXPERT_WAYS,
-  EXPERTS,
   GROUPS,
   KEEP,
   LINEAR,
   WAYS,
   Tensors,
+  experts,
   linear,
   scale,
 )
@@ -450,15 +449,9 @@ NEMOTRON_H = like(
     ),
     **linear('layer{}/experts_in', LINEAR, _INSIDE + 'fc1_latent_proj'),
     **linear('layer{}/experts_out', LINEAR, _INSIDE + 'fc2_latent_proj'),
-    'layer{}/experts/router': Tensors(LINEAR, (_INSIDE + 'gate.weight',)),
+    **experts(_INSIDE, 'up_proj', down='down_proj'),
     'layer{}/experts/router_shift': Tensors(
       KEEP, (_INSIDE + 'gate.e_score_correction_bias',)
-    ),
-    'layer{}/experts/up': Tensors(
-      EXPERT_WAYS, (_INSIDE + 'experts.{expert}.up_proj.weight',)
-    ),
-    'layer{}/experts/down': Tensors(
-      EXPERTS, (_INSIDE + 'experts.{expert}.down_proj.weight',)
     ),
   },
   prefix='backbone.',

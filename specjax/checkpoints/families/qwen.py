@@ -8,14 +8,7 @@ from specjax.checkpoints.families.llama import (
   like,
   usual_rows,
 )
-from specjax.checkpoints.families.table import (
-  EXPERT_WAYS,
-  EXPERTS,
-  LINEAR,
-  Family,
-  Row,
-  Tensors,
-)
+from specjax.checkpoints.families.table import Family, Row, experts
 from specjax.checkpoints.families.values import take
 from specjax.models.config import Experts
 
@@ -140,7 +133,6 @@ def sparse_row(
 
 
 _SHARED = 'shared_expert_intermediate_size'
-_MLP = 'model.layers.{}.mlp.'
 
 QWEN3_MOE = like(
   QWEN3,
@@ -154,18 +146,7 @@ QWEN3_MOE = like(
     kv_heads=4,
   ),
   sources=SOURCES
-  | {
-    'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'gate.weight',)),
-    'layer{}/experts/up': Tensors(
-      EXPERT_WAYS,
-      tuple(
-        _MLP + 'experts.{expert}.' + f'{x}_proj.weight' for x in ('gate', 'up')
-      ),
-    ),
-    'layer{}/experts/down': Tensors(
-      EXPERTS, (_MLP + 'experts.{expert}.down_proj.weight',)
-    ),
-  },
+  | experts('model.layers.{}.mlp.', 'gate_proj', 'up_proj', down='down_proj'),
   # Of another kind of window, which these models do not have.
   harmless=frozenset({'max_window_layers'}),
 )

@@ -220,6 +220,24 @@ def linear(key: str, split: TensorSplit, *names: str) -> dict[str, Tensors]:
   }
 
 
+def experts(block: str, *up: str, down: str) -> dict[str, Tensors]:
+  """Returns the sources of a mixture, whose experts are tensors of their own.
+
+  Args:
+    block: before the names of all of them.
+    *up: names of an expert's maps to its width, the gate's first.
+    down: name of the map back.
+  """
+  one = block + 'experts.{expert}.'
+  return {
+    'layer{}/experts/router': Tensors(LINEAR, (block + 'gate.weight',)),
+    'layer{}/experts/up': Tensors(
+      EXPERT_WAYS, tuple(f'{one}{name}.weight' for name in up)
+    ),
+    'layer{}/experts/down': Tensors(EXPERTS, (f'{one}{down}.weight',)),
+  }
+
+
 # No choice of any family, unless its table has another value.
 ONLY = {
   'add_cross_attention': False,
