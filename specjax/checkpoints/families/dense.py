@@ -102,15 +102,14 @@ ARCEE = like(
 )
 
 
-def multiplier_row(name: str, field: str, default: float = 1.0) -> Row:
+def _multiplier(value):
+  value = values.number(value)
+  return None if value == 1 else value
+
+
+def multiplier_row(name: str, field: str, default: float | None = None) -> Row:
   """Returns the row of a multiplier; a multiplier of 1 adds no operation."""
-  row = attribute(name, field, values.number, default)
-
-  def read(rest, known):
-    (value,) = row(rest, known).values()
-    return {field: None if value == 1 else value}
-
-  return read
+  return attribute(name, field, _multiplier, default)
 
 
 def _attention_row(default: float | None) -> Row:
@@ -126,9 +125,9 @@ def _attention_row(default: float | None) -> Row:
   return read
 
 
-def _read_logits(rest, known):
-  value = take(rest, 'logits_scaling', values.number, 1.0)
-  return {'head_scale': None if value == 1 else 1 / value}
+def _inverse(value):
+  multiplier = _multiplier(value)
+  return multiplier and 1 / multiplier
 
 
 _MULTIPLIERS = (
@@ -139,7 +138,7 @@ _MULTIPLIERS = (
 GRANITE_ROWS = (
   *_MULTIPLIERS,
   _attention_row(1.0),
-  _read_logits,
+  attribute('logits_scaling', 'head_scale', _inverse, None),
 )
 GRANITE = like(
   DECODER,

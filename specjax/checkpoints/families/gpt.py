@@ -42,37 +42,25 @@ def mlp_width_row(name: str) -> Row:
   )
 
 
-# One head of keys and values for each of queries.
-HEAD_ROWS = (
-  derive('num_kv_heads', lambda known: known['num_heads']),
-  derive('head_dim', lambda known: known['width'] // known['num_heads']),
-)
-
-
-def _read_scaled(rest, known):
-  scaled = take(rest, 'scale_attn_weights', values.flag, True)
-  return {'query_scale': None if scaled else 1.0}
-
-
-GPT2 = Family(
-  model_type='gpt2',
-  architecture='GPT2LMHeadModel',
-  rows=(
+def _size_rows(width: str, layers: str, heads: str) -> tuple[Row, ...]:
+  """Rows of the sizes, by their names; keys and values have as many heads."""
+  return (
     attribute('vocab_size', 'vocab_size', values.size),
-    attribute('n_embd', 'width', values.size),
-    attribute('n_layer', 'num_layers', values.size),
-    attribute('n_head', 'num_heads', values.size),
-    attribute('n_positions', 'max_positions', values.size, 1024),
-    *HEAD_ROWS,
-    mlp_width_row('n_inner'),
-    values.activation_row('activation_function', 'gelu_new'),
-    attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
-    _read_scaled,
-    tied_row(True),
-  ),
-  fixed=_NORMS
-  | {'rope_theta': None, 'qkv_bias': True, 'out_bias': True, 'mlp_bias': True},
-  sources={
+    attribute(width, 'width', values.size),
+    attribute(layers, 'num_layers', values.size),
+    attribute(heads, 'num_heads', values.size),
+    derive('num_kv_heads', lambda known: known['num_heads']),
+    derive('head_dim', lambda known: known['width'] // known['num_heads']),
+  )
+
+
+def _unscaled(value):
+  return None if values.flag(value) else 1.0
+
+
+# Of GPT-2 and GPT-Neo.
+_SOURCES = (
+  {
     'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
     'position': Tensors(KEEP, ('transformer.wpe.weight',)),
     'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
@@ -80,6 +68,23 @@ GPT2 = Family(
   | norm('transformer.ln_f', 'norm')
   | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
   | norm('transformer.h.{}.ln_2', 'layer{}/norm2')
+)
+
+GPT2 = Family(
+  model_type='gpt2',
+  architecture='GPT2LMHeadModel',
+  rows=(
+    *_size_rows('n_embd', 'n_layer', 'n_head'),
+    attribute('n_positions', 'max_positions', values.size, 1024),
+    mlp_width_row('n_inner'),
+    values.activation_row('activation_function', 'gelu_new'),
+    attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
+    attribute('scale_attn_weights', 'query_scale', _unscaled, None),
+    tied_row(True),
+  ),
+  fixed=_NORMS
+  | {'rope_theta': None, 'qkv_bias': True, 'out_bias': True, 'mlp_bias': True},
+  sources=_SOURCES
   | linear('layer{}/qkv', untransposed(GROUPS), 'transformer.h.{}.attn.c_attn')
   | linear('layer{}/out', untransposed(LINEAR), 'transformer.h.{}.attn.c_proj')
   | linear('layer{}/up', untransposed(WAYS), 'transformer.h.{}.mlp.c_fc')
@@ -132,12 +137,8 @@ GPT_NEO = Family(
   model_type='gpt_neo',
   architecture='GPTNeoForCausalLM',
   rows=(
-    attribute('vocab_size', 'vocab_size', values.size),
-    attribute('hidden_size', 'width', values.size),
-    attribute('num_layers', 'num_layers', values.size),
-    attribute('num_heads', 'num_heads', values.size),
+    *_size_rows('hidden_size', 'num_layers', 'num_heads'),
     attribute('max_position_embeddings', 'max_positions', values.size, 2048),
-    *HEAD_ROWS,
     mlp_width_row('intermediate_size'),
     values.activation_row('activation_function', 'gelu_new'),
     attribute('layer_norm_epsilon', 'norm_eps', values.number, 1e-5),
@@ -152,17 +153,8 @@ GPT_NEO = Family(
     'out_bias': True,
     'mlp_bias': True,
   },
-  sources={
-    'embedding': Tensors(KEEP, ('transformer.wte.weight',)),
-    'position': Tensors(KEEP, ('transformer.wpe.weight',)),
-    'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
-    'layer{}/qkv/w': Tensors(
-      GROUPS, tuple(_ATTENTION + f'{x}_proj.weight' for x in 'qkv')
-    ),
-  }
-  | norm('transformer.ln_f', 'norm')
-  | norm('transformer.h.{}.ln_1', 'layer{}/norm1')
-  | norm('transformer.h.{}.ln_2', 'layer{}/norm2')
+  sources=_SOURCES
+  | linear('layer{}/qkv', GROUPS, *(_ATTENTION + f'{x}_proj' for x in 'qkv'))
   | linear('layer{}/out', LINEAR, _ATTENTION + 'out_proj')
   | linear('layer{}/up', WAYS, 'transformer.h.{}.mlp.c_fc')
   | linear('layer{}/down', LINEAR, 'transformer.h.{}.mlp.c_proj'),
@@ -177,12 +169,8 @@ GPT_NEOX = Family(
   model_type='gpt_neox',
   architecture='GPTNeoXForCausalLM',
   rows=(
-    attribute('vocab_size', 'vocab_size', values.size),
-    attribute('hidden_size', 'width', values.size),
-    attribute('num_hidden_layers', 'num_layers', values.size),
-    attribute('num_attention_heads', 'num_heads', values.size),
+    *_size_rows('hidden_size', 'num_hidden_layers', 'num_attention_heads'),
     attribute('intermediate_size', 'mlp_width', values.size),
-    *HEAD_ROWS,
     attribute('max_position_embeddings', 'max_positions', values.size, 2048),
     rope.rope_row(part=0.25, old_names=('rotary_emb_base', 'rotary_pct')),
     values.activation_row('hidden_act', 'gelu'),
@@ -227,13 +215,9 @@ OPT = Family(
   model_type='opt',
   architecture='OPTForCausalLM',
   rows=(
-    attribute('vocab_size', 'vocab_size', values.size),
-    attribute('hidden_size', 'width', values.size),
-    attribute('num_hidden_layers', 'num_layers', values.size),
-    attribute('num_attention_heads', 'num_heads', values.size),
+    *_size_rows('hidden_size', 'num_hidden_layers', 'num_attention_heads'),
     attribute('ffn_dim', 'mlp_width', values.size),
     attribute('max_position_embeddings', 'max_positions', values.size, 2048),
-    *HEAD_ROWS,
     _read_projection,
     values.activation_row('activation_function', 'relu'),
     attribute(
