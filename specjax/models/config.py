@@ -78,15 +78,45 @@ class Experts:
       )
 
 
-def _check_groups(keys: int, heads: int) -> None:
-  if heads % keys:
-    raise ValueError(
-      f'{heads} heads of values must be a multiple of the {keys} heads of keys'
-    )
+@dataclasses.dataclass(frozen=True)
+class _States:
+  """What layers with a state share, see `GatedDelta` and `Mamba2`."""
+
+  layers: tuple[int, ...]
+  key_heads: int
+  value_heads: int
+  key_dim: int
+  value_dim: int
+  kernel: int
+
+  def __post_init__(self):
+    if self.value_heads % self.key_heads:
+      raise ValueError(
+        f'{self.value_heads} heads of values must be a multiple of the '
+        f'{self.key_heads} heads of keys'
+      )
+
+  @property
+  def keys(self) -> int:
+    """Entries of all keys of a token; of Mamba-2, of its input maps."""
+    return self.key_heads * self.key_dim
+
+  @property
+  def values(self) -> int:
+    """Entries of all values of a token."""
+    return self.value_heads * self.value_dim
+
+  @property
+  def channels(self) -> int:
+    """Entries that the convolution sees: queries, keys and values.
+
+    Of Mamba-2 values, input and output maps.
+    """
+    return 2 * self.keys + self.values
 
 
 @dataclasses.dataclass(frozen=True)
-class GatedDelta:
+class GatedDelta(_States):
   """Layers with a state in place of attention, see `models.recurrent`.
 
   Attributes:
@@ -99,35 +129,11 @@ class GatedDelta:
     by_head: whether the maps' outputs lie head by head (Qwen3-Next).
   """
 
-  layers: tuple[int, ...]
-  key_heads: int
-  value_heads: int
-  key_dim: int
-  value_dim: int
-  kernel: int
   by_head: bool = False
-
-  def __post_init__(self):
-    _check_groups(self.key_heads, self.value_heads)
-
-  @property
-  def keys(self) -> int:
-    """Entries of all keys of a token."""
-    return self.key_heads * self.key_dim
-
-  @property
-  def values(self) -> int:
-    """Entries of all values of a token."""
-    return self.value_heads * self.value_dim
-
-  @property
-  def channels(self) -> int:
-    """Entries that the convolution sees: queries, keys and values."""
-    return 2 * self.keys + self.values
 
 
 @dataclasses.dataclass(frozen=True)
-class Mamba2:
+class Mamba2(_States):
   """Layers with a state that only decays (Mamba-2), see `models.recurrent`.
 
   Attributes:
@@ -147,12 +153,6 @@ class Mamba2:
       that are made of it, and of the output (Falcon-H1). Empty: all are 1.
   """
 
-  layers: tuple[int, ...]
-  key_heads: int
-  value_heads: int
-  key_dim: int
-  value_dim: int
-  kernel: int
   conv_bias: bool = True
   bias: bool = False
   out_bias: bool = False
@@ -160,24 +160,6 @@ class Mamba2:
   norm: bool = True
   gate_first: bool = True
   scales: tuple[float, ...] = ()
-
-  def __post_init__(self):
-    _check_groups(self.key_heads, self.value_heads)
-
-  @property
-  def keys(self) -> int:
-    """Entries of the input maps of a token."""
-    return self.key_heads * self.key_dim
-
-  @property
-  def values(self) -> int:
-    """Entries of all values of a token."""
-    return self.value_heads * self.value_dim
-
-  @property
-  def channels(self) -> int:
-    """Entries that the convolution sees: values, input and output maps."""
-    return 2 * self.keys + self.values
 
 
 @dataclasses.dataclass(frozen=True)

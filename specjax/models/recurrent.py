@@ -190,6 +190,20 @@ def _decays(module, steps):
   return steps, jnp.stack([coarse, g - coarse], -1)
 
 
+def _read(module, outputs, bias, name='in'):
+  """The map of the stream into a layer."""
+  width, axes = module.width, ('width', *[None] * len(outputs))
+  return Linear(width, outputs, axes, bias, width**-0.5, module.rows, name=name)
+
+
+def _give(module, inputs, bias):
+  """The map of a layer back to the stream."""
+  outputs, axes = (module.width,), (None, 'width')
+  return Linear(
+    inputs, outputs, axes, bias, module.scale, module.rows, name='out'
+  )
+
+
 class ShortConvLayer(nn.Module):
   """Mixes a token with a few before it, in the place of attention."""
 
@@ -204,28 +218,11 @@ class ShortConvLayer(nn.Module):
     s = self.sizes
     if before is None:
       before = empty(s, len(x), x.dtype)
-    made = Linear(
-      self.width,
-      (3, s.channels),
-      ('width', None, None),
-      s.bias,
-      self.width**-0.5,
-      self.rows,
-      name='in',
-    )(x)
+    made = _read(self, (3, s.channels), s.bias)(x)
     gate, opened, inputs = (made[..., i, :] for i in range(3))
     block, new, _ = _begin(s, before, flight, at, mask, inputs=gate * inputs)
     mixed = _convolve(self, before.last, new.depth, block, mask, s.bias)
-    out = Linear(
-      s.channels,
-      (self.width,),
-      (None, 'width'),
-      s.bias,
-      self.scale,
-      self.rows,
-      name='out',
-    )
-    return out(opened * mixed), block
+    return _give(self, s.channels, s.bias)(opened * mixed), block
 
 
 class GatedDeltaLayer(nn.Module):
@@ -269,31 +266,15 @@ class GatedDeltaLayer(nn.Module):
     scale = _declare(self, 'norm', (s.value_dim,))
     y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.norm_eps)
     y = (y.astype(x.dtype) * scale).astype(wide) * nn.silu(z.astype(wide))
-    out = Linear(
-      s.values,
-      (self.width,),
-      (None, 'width'),
-      False,
-      self.scale,
-      self.rows,
-      name='out',
-    )
-    return out(y.reshape(batch, count, -1).astype(x.dtype)), block
+    y = y.reshape(batch, count, -1).astype(x.dtype)
+    return _give(self, s.values, False)(y), block
 
   def _project(self, x):
     """Inputs of the convolution, gates z, beta and the logarithm of decays."""
     s = self.sizes
 
     def linear(name, outputs):
-      return Linear(
-        self.width,
-        outputs,
-        ('width', *[None] * len(outputs)),
-        False,
-        self.width**-0.5,
-        self.rows,
-        name=name,
-      )(x)
+      return _read(self, outputs, False, name)(x)
 
     group = s.value_heads // s.key_heads
     values = group * s.value_dim
@@ -332,15 +313,7 @@ class Mamba2Layer(nn.Module):
     parts = s.values, s.values, s.keys, s.keys, s.value_heads
     if s.scales:
       x *= s.scales[0]
-    made = Linear(
-      self.width,
-      (sum(parts),),
-      ('width', None),
-      s.bias,
-      self.width**-0.5,
-      self.rows,
-      name='in',
-    )(x)
+    made = _read(self, (sum(parts),), s.bias)(x)
     if s.scales:
       made *= np.repeat(s.scales[1:-1], parts).astype(x.dtype)
     cuts = s.values, s.values + s.channels
@@ -359,15 +332,7 @@ class Mamba2Layer(nn.Module):
     y = said(q) + _einsum('bhtn,bnhv->bthv', near(q), block.updates)
     y += _declare(self, 'skip', (s.value_heads,)).astype(wide)[:, None] * v
     y = self._gated(y.reshape(batch, count, -1), nn.silu(z.astype(wide)))
-    y = Linear(
-      s.values,
-      (self.width,),
-      (None, 'width'),
-      s.out_bias,
-      self.scale,
-      self.rows,
-      name='out',
-    )(y.astype(x.dtype))
+    y = _give(self, s.values, s.out_bias)(y.astype(x.dtype))
     return (y * s.scales[-1] if s.scales else y), block
 
   def _gated(self, y, gate):

@@ -18,10 +18,9 @@ import jax.numpy as jnp
 
 from specjax.arguments import check_number
 from specjax.drafters.dflash import training
-from specjax.drafters.dflash.module import Head, Sizes, near, sizes_of
+from specjax.drafters.dflash.module import Head, Sizes, near
 from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
-from specjax.drafters.heads.modules import Read
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import chain, parallel, shape
 from specjax.drafters.shapes.step_model import Step, Walker
@@ -150,13 +149,7 @@ def trainable(
   )
 
 
-def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
-  known = [field.name for field in dataclasses.fields(Sizes)]
-
-  def make(config):
-    return Head(target.model, sizes_of(config))
-
-  return modules.read(path, KIND, target, make, known, read_as, dtype)
+_read = functools.partial(modules.read, KIND, Head, Sizes)
 
 
 def load(

@@ -15,7 +15,6 @@ A correction adds what the token drawn before a place says, see `corrections`.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -160,12 +159,8 @@ class Sizes:
     return bool(self.correction or self.confidence)
 
 
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
-  """The sizes that a head's config.json names; options have defaults."""
-  names = [field.name for field in dataclasses.fields(Sizes)]
-  known = {name: config[name] for name in names if name in config}
-  tuples = {k: tuple(x) for k, x in known.items() if isinstance(x, list)}
-  return Sizes(**known | tuples)
+# The sizes that a head's config.json names; options have defaults.
+sizes_of = functools.partial(overrides.pick, Sizes)
 
 
 def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:

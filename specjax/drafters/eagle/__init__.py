@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from specjax.drafters.eagle import at_once, training
-from specjax.drafters.eagle.module import Head, Sizes, near, sizes_of
+from specjax.drafters.eagle.module import Head, Sizes, near
 from specjax.drafters.heads import files, masked, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
-from specjax.drafters.heads.modules import Read
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import parallel, shape
 from specjax.drafters.shapes.step_model import Step, Walker
@@ -162,18 +161,7 @@ def trainable(
   )
 
 
-def _read(target: Target, path: str, read_as, dtype: str = '') -> Read:
-  known = [field.name for field in dataclasses.fields(Sizes)]
-  model = target.model
-  return modules.read(
-    path,
-    KIND,
-    target,
-    lambda c: Head(model, sizes_of(c)),
-    known,
-    read_as,
-    dtype,
-  )
+_read = functools.partial(modules.read, KIND, Head, Sizes)
 
 
 def load(

@@ -17,7 +17,6 @@ here, it is an option of `Sizes`; the defaults are of the latter.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -160,16 +159,8 @@ class Sizes:
       raise ValueError('norms has carried, but not last, which it would carry')
 
 
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
-  """The sizes that a head's config.json names; options have defaults."""
-  names = [field.name for field in dataclasses.fields(Sizes)]
-  known = {name: config[name] for name in names if name in config}
-  for name in ('taps', 'norms'):
-    if name in known:
-      known[name] = tuple(known[name])
-  return Sizes(**known)
-
-
+# The sizes that a head's config.json names; options have defaults.
+sizes_of = functools.partial(overrides.pick, Sizes)
 # Norms that a wrong reading may add, since they have no weights of their own.
 _FREE = ('residual', 'carried')
 

@@ -1,7 +1,7 @@
 """Heads that are a module with sizes: read from files, and read otherwise."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from specjax import checkpoints
 from specjax.drafters.heads import files, overrides
 from specjax.drafters.heads.files import Loaded
 from specjax.models import linear, reduced_vocab_head
+from specjax.models.transformer import Model
 from specjax.types import Target
 
 
@@ -29,37 +30,36 @@ class Read(NamedTuple):
 
 
 def read(
-  path: str,
   kind: str,
+  head: Callable[[Model, Any], Any],
+  sizes: type,
   target: Target,
-  head_of: Callable[[Mapping[str, Any]], Any],
-  known: Iterable[str],
+  path: str,
   read_as: Mapping[str, Any] = overrides.AS_STORED,
   dtype: str = '',
 ) -> Read:
   """A head for a target.
 
   Args:
-    path: directory of the head, or its name on the Hub.
     kind: of head that is wanted.
+    head: (model of the target, sizes) -> the head, with shapes() of its weights.
+    sizes: class of its sizes, which have `taps`.
     target: what it is to draft for.
-    head_of: (config) -> the head, which has `sizes` with `taps`, and
-      shapes() of its weights.
-    known: names of values that may be read otherwise.
-    read_as: those that are.
+    path: directory of the head, or its name on the Hub.
+    read_as: values of the sizes that are read otherwise.
     dtype: of its weights; by default the target's.
 
   Raises:
     ValueError: no such head, one for another target, or taps that the target
       has not.
   """
-  overrides.check(read_as, known)
+  overrides.check(read_as, sizes.__annotations__)
   config = target.model.config
 
   def make(values: Mapping[str, Any]) -> Any:
-    head = head_of(values)
-    files.check_taps(config.num_layers, head.sizes.taps)
-    return head
+    made = overrides.pick(sizes, values)
+    files.check_taps(config.num_layers, made.taps)
+    return head(target.model, made)
 
   def shapes(values: Mapping[str, Any]) -> Any:
     return make(values).shapes()

@@ -40,9 +40,15 @@ def check(read_as: Mapping[str, Any], known: Iterable[str]) -> None:
 
 
 def pick(kind: type[T], config: Mapping[str, Any]) -> T:
-  """Returns a NamedTuple of the values that a configuration has of it."""
-  names = kind.__annotations__
-  return kind(**{name: config[name] for name in names if name in config})
+  """Returns a class of the fields that a configuration has; lists are tuples.
+
+  Args:
+    kind: a NamedTuple or a dataclass, whose other fields have defaults.
+    config: as of a head's config.json.
+  """
+  known = {n: config[n] for n in kind.__annotations__ if n in config}
+  tuples = {n: tuple(x) for n, x in known.items() if isinstance(x, list)}
+  return kind(**known | tuples)
 
 
 def change(

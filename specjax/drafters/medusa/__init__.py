@@ -181,10 +181,8 @@ def load(
   config, params = loaded.config, loaded.params
   if model.config.native:
     params = linear.to_native(params)
-  loaded, reading = (
-    loaded._replace(params=params),
-    module.reading_of(loaded.read_as),
-  )
+  reading = overrides.pick(module.Reading, loaded.read_as)
+  loaded = loaded._replace(params=params)
 
   def walk_to(depth: int) -> Walker:
     _check_depth(depth, config['count'] - reading.skip)
@@ -202,5 +200,6 @@ def alternatives(
   """Other options for `load`, one mistake away, by what they change."""
   del options  # Unused: they are of the shape.
   loaded = _read(target, path, read_as)
-  found = module.near(module.reading_of(loaded.read_as), loaded.config['count'])
+  reading = overrides.pick(module.Reading, loaded.read_as)
+  found = module.near(reading, loaded.config['count'])
   return overrides.options(found, read_as)

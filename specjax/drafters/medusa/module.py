@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters.heads import overrides
 from specjax.drafters.heads.overrides import Readings
 from specjax.models.linear import multiply
 from specjax.models.transformer import Model
@@ -76,11 +75,6 @@ def shapes(config: Mapping[str, Any], target: Model) -> dict[str, Any]:
     one = array(width, target.config.vocab_size)
     made['unembedding'] = {_name(k): one for k in range(count)}
   return made
-
-
-def reading_of(config: Mapping[str, Any]) -> Reading:
-  """Returns the reading that a configuration names."""
-  return overrides.pick(Reading, config)
 
 
 def near(reading: Reading, count: int) -> Readings:
