@@ -198,15 +198,9 @@ class Layer(nn.Module):
     b, t = x.shape[:2]
     queries = c.group * (2 if c.attention_gate else 1)
     makes = self._makes()
-    qkv = Linear(
-      x.shape[-1],
-      (c.num_kv_heads, queries + len(makes) - 1, c.head_dim),
-      ('width', 'kv_heads', None, 'head'),
-      c.qkv_bias,
-      x.shape[-1] ** -0.5,
-      c.device.rows,
-      name=makes,
-    )(x)
+    outputs = c.num_kv_heads, queries + len(makes) - 1, c.head_dim
+    axes = 'width', 'kv_heads', None, 'head'
+    qkv = self._map(makes, x, outputs, axes, c.qkv_bias)
     if makes == 'q':
       return self._queries(qkv, positions), None, None
     q, k, v = jnp.split(qkv, (queries, queries + 1), -2)
@@ -367,15 +361,7 @@ class Layer(nn.Module):
   def _read_inputs(self, x, inputs):
     """Returns what the second embedding adds to the stream."""
     c = self.config
-    y = Linear(
-      c.width,
-      (inputs.shape[-1],),
-      ('width', None),
-      False,
-      c.width**-0.5,
-      c.device.rows,
-      name='inputs_gate',
-    )(x)
+    y = self._map('inputs_gate', x, inputs.shape[-1:], ('width', None), False)
     y = c.activation(y) * inputs
     y = self._out('inputs_out', inputs.shape[-1], (None, 'width'), False)(y)
     return Norm(c, name='post_inputs')(y)
@@ -389,15 +375,7 @@ class Layer(nn.Module):
       shared = self._dense('shared_', x, c.experts.shared)
       if not c.experts.shared_gate:
         return y + shared
-      gate = Linear(
-        c.width,
-        (1,),
-        ('width', None),
-        False,
-        c.width**-0.5,
-        c.device.rows,
-        name='shared_gate',
-      )(x)
+      gate = self._map('shared_gate', x, (1,), ('width', None), False)
       return y + nn.sigmoid(gate) * shared
     return self._dense('', x, c.mlp_width)
 
@@ -405,35 +383,25 @@ class Layer(nn.Module):
     c, experts = self.config, Experts(self.config, name='experts')
     if not c.experts.inner:
       return experts(x)
-    inner = Linear(
-      c.width,
-      (c.experts.inner,),
-      ('width', None),
-      c.mlp_bias,
-      c.width**-0.5,
-      c.device.rows,
-      name='experts_in',
-    )(x)
+    outputs, axes = (c.experts.inner,), ('width', None)
+    inner = self._map('experts_in', x, outputs, axes, c.mlp_bias)
     out = self._out('experts_out', c.experts.inner, (None, 'width'), c.mlp_bias)
     return out(experts(inner, x))
 
   def _dense(self, prefix, x, width):
     c = self.config
-    ways = 2 if c.gated else 1
-    y = Linear(
-      c.width,
-      (ways, width),
-      ('width', None, 'mlp'),
-      c.mlp_bias,
-      c.width**-0.5,
-      c.device.rows,
-      name=f'{prefix}up',
-    )(x)
+    outputs, axes = (2 if c.gated else 1, width), ('width', None, 'mlp')
+    y = self._map(f'{prefix}up', x, outputs, axes, c.mlp_bias)
     first, last = c.mlp_scales or (None, None)
     gate = c.activation(_scaled(first, y[..., 0, :]))
     y = gate * y[..., 1, :] if c.gated else gate
     out = self._out(f'{prefix}down', width, ('mlp', 'width'), c.mlp_bias)
     return _scaled(last, out(y))
+
+  def _map(self, name, x, outputs, axes, bias):
+    """Outputs of a linear map of x [B, T, any width]."""
+    size, rows = x.shape[-1], self.config.device.rows
+    return Linear(size, outputs, axes, bias, size**-0.5, rows, name=name)(x)
 
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""

@@ -42,7 +42,7 @@ def read(
 
   Args:
     kind: of head that is wanted.
-    head: (model of the target, sizes) -> the head, with shapes() of its weights.
+    head: (model of the target, sizes) -> the head, with shapes() of weights.
     sizes: class of its sizes, which have `taps`.
     target: what it is to draft for.
     path: directory of the head, or its name on the Hub.
