@@ -92,10 +92,6 @@ def _repeats(one: 'Request', other: 'Request') -> bool:
   return same and one.new_tokens == other.new_tokens
 
 
-def _at_once(part: str, work: Callable[[], SpecState]) -> SpecState:
-  return work()
-
-
 class Full(Exception):
   """As many requests wait as may."""
 
@@ -149,7 +145,9 @@ class Pool:
     limit: int | None = None,
     recording: Recording = NOTHING,
     policy: Goodput | None = None,
-    clock: Callable[[str, Callable[[], SpecState]], SpecState] = _at_once,
+    clock: Callable[[str, Callable[[], SpecState]], SpecState] = (
+      lambda part, work: work()
+    ),
   ):
     """Opens a pool; nothing is computed before the first turn.
 

@@ -14,15 +14,6 @@ def _rest_of_the_target(draft, scores, row):
   return scores.probs[row]
 
 
-def _accept_nothing(draft, scores):
-  return jnp.zeros(draft.tokens.shape, scores.probs.dtype)
-
-
-# Drafts and accepts nothing: the text is the target's own and every position
-# is a first position, so the overlap that is counted has mean alpha.
-observe = Rule(_accept_nothing, _rest_of_the_target, lossless=True)
-
-
 @functools.cache
 def simulated(rate: float) -> Rule:
   """Accepts every drafted token with a given probability. Lossy.
@@ -37,6 +28,11 @@ def simulated(rate: float) -> Rule:
     return jnp.full(draft.tokens.shape, rate, scores.probs.dtype)
 
   return Rule(accept, _rest_of_the_target, lossless=False)
+
+
+# Drafts and accepts nothing: the text is the target's own and every position
+# is a first position, so the overlap that is counted has mean alpha.
+observe = simulated(0.0)._replace(lossless=True)
 
 
 @functools.cache

@@ -18,7 +18,6 @@ written by SpecForge, where `shift_label` says the same of it. DFlash2 (z-lab)
 has convolutions and windows, too.
 """
 
-import functools
 from typing import Any
 
 from specjax.checkpoints.families import rope, values
@@ -95,10 +94,6 @@ _TENSORS: dict[str, dict[str, tuple[TensorSplit, str]]] = {
 def _holds(names: frozenset[str]) -> bool:
   own = {'fc.weight', 'hidden_norm.weight', 'norm.weight'}
   return own <= names and f'{_ATTENTION}q_proj.weight' in names
-
-
-def _corrects(mark: str, names: frozenset[str]) -> bool:
-  return _holds(names) and mark in names
 
 
 def _attribute(files: Files, name: str) -> Any:
@@ -375,7 +370,7 @@ def _describe(files: Files, name: str) -> Found:
 
 FORMATS = (
   *(
-    Format(name, functools.partial(_corrects, mark), _describe)
+    Format(name, lambda x, mark=mark: _holds(x) and mark in x, _describe)
     for name, mark in _MARKS.items()
   ),
   Format('DFlash', _holds, _describe),

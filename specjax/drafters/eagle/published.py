@@ -369,10 +369,6 @@ def _norms(files: Files) -> tuple[str, ...]:
   return ('token', 'feature', 'last', *more)
 
 
-def _third(files: Files, name: str) -> Found:
-  return _describe(files, name, 3, join=module.PAIR)
-
-
 def _first(files: Files, name: str) -> Found:
   if files.attributes.get('layernorms'):
     raise CheckpointError(
@@ -383,7 +379,11 @@ def _first(files: Files, name: str) -> Found:
 
 
 FORMATS = (
-  Format('EAGLE-3', _is_third, _third),
+  Format(
+    'EAGLE-3',
+    _is_third,
+    lambda files, name: _describe(files, name, 3, join=PAIR),
+  ),
   Format('EAGLE-1', _is_first, _first),
 )
 

@@ -19,14 +19,6 @@ _VLLM = 'blocks.{}.layers.0', 'lm_heads.{}.weight'
 _LATER = re.compile(r'\d+\.[1-9]\d*\.linear\.|blocks\.\d+\.layers\.[1-9]')
 
 
-def _holds_authors(names: frozenset[str]) -> bool:
-  return '0.0.linear.weight' in names
-
-
-def _holds_vllm(names: frozenset[str]) -> bool:
-  return 'blocks.0.layers.0.weight' in names
-
-
 def _side_by_side(count: int, width: int) -> TensorSplit:
   """[.., K * E]: a tensor for each head."""
 
@@ -86,12 +78,12 @@ def _vocabulary(files: Files, output: str) -> int:
 FORMATS = (
   Format(
     'Medusa',
-    _holds_authors,
+    lambda names: '0.0.linear.weight' in names,
     lambda files, name: _describe(files, name, *_AUTHORS),
   ),
   Format(
     'Medusa of vLLM',
-    _holds_vllm,
+    lambda names: 'blocks.0.layers.0.weight' in names,
     lambda files, name: _describe(files, name, *_VLLM),
   ),
 )

@@ -133,11 +133,6 @@ def merge(parents, levels, tokens):
   return merged
 
 
-def _pick(features, index):
-  """Features [B, W, ...] of some of the tokens fed."""
-  return jax.tree.map(lambda x: x[:, index], features)
-
-
 @functools.cache
 def make(
   walker: Walker,
@@ -218,7 +213,8 @@ def make(
       tokens = tokens.at[:, level.begin : level.end].set(drawn[:, *node])
       probs.append(distributions[:, *node])
       first = level.begin + 1
-      features = _pick(step.features, with_children[node[0]])
+      fed_to = with_children[node[0]]
+      features = jax.tree.map(lambda x, i=fed_to: x[:, i], step.features)
     hung = trees.fixed(batch, parents)
     if replacement:
       hung = jax.vmap(functools.partial(merge, parents, levels))(tokens)
