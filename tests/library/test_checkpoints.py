@@ -370,7 +370,7 @@ def test_interrupted_save_leaves_nothing(tmp_path):
   [
     (
       {'layer_norm': True, 'qk_norm': True},
-      r'llama has no layer_norm = True, qk_norm = True',
+      r'qwen3 has no layer_norm = True',
     ),
     ({'rope_theta': None}, r'llama has no rope_theta = None'),
     ({'head_bias': True}, r'llama has no head_bias = True'),
