@@ -1,5 +1,6 @@
 """The probe: its counts by hand, its verdicts, and how often they are wrong."""
 
+import functools
 import json
 import types
 
@@ -11,8 +12,8 @@ from specjax.bench import measure, replay, results
 from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.drafters.dflash import module
 from specjax.drafters.eagle.module import sizes_of
-from specjax.drafters.heads import files
-from specjax.drafters.medusa.module import reading_of
+from specjax.drafters.heads import files, overrides
+from specjax.drafters.medusa.module import Reading
 from specjax.errors import UserError
 from specjax.programs import probe, run
 from specjax.reports import probe as report
@@ -238,7 +239,7 @@ def meaning(head, fields):
   kind = head.rstrip('13')
   read = {
     'eagle': sizes_of,
-    'medusa': reading_of,
+    'medusa': functools.partial(overrides.pick, Reading),
     'dflash': module.sizes_of,
   }[kind]
   return read(files.read_config(pair.path(head), kind) | fields)

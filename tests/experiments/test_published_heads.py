@@ -11,6 +11,7 @@ from specjax.bench import load
 from specjax.bench.config import Candidate, Draft
 from specjax.bench.plan import plan
 from specjax.drafters import dflash, eagle
+from specjax.drafters.dflash.module import sizes_of
 from specjax.drafters.heads import files
 from specjax.errors import UserError
 from specjax.programs import export, inspect
@@ -60,7 +61,7 @@ def test_an_exported_block_drafts_as_the_one_that_was_trained(folder, tmp_path):
   del sizes['width']
   trained = dflash.trainable(model, **sizes)
   fingerprint = functools.partial(checkpoints.fingerprint, folder / 'target')
-  head = dflash.Head(model, dflash.sizes_of(trained.config))
+  head = dflash.Head(model, sizes_of(trained.config))
   params = jax.jit(head.init)(jax.random.key(0))
   own = trained.config | {'target': fingerprint()}
   files.save(tmp_path / 'own', own, params)

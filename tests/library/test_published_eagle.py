@@ -120,7 +120,7 @@ def test_drafts_are_those_of_the_published_module(layout, tmp_path):
   assert loaded.pairing == published.UNVERIFIED
   assert loaded.make(3).taps == layout.taps
   found = published.find(path, written.TARGET.config)
-  head = eagle.Head(written.TARGET, eagle.sizes_of(found.config))
+  head = eagle.Head(written.TARGET, sizes_of(found.config))
   restated = written.Restated(layout, weights, target_weights())
   walker = eagle.walk(head) if layout.mask is None else at_once.walk(head, 4)
   check_along_a_text(
