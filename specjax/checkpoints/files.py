@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -293,63 +292,6 @@ class _PickledTensor:
       return np.array(part.numpy())
     # numpy has no such type of its own; its bits are those of float32.
     return part.float().numpy().astype(ml_dtypes.bfloat16)
-
-
-class _OfExpert(NamedTuple):
-  """Rows of one expert in a tensor [X, out, in] of all experts of a layer."""
-
-  whole: Tensor
-  name: str
-  expert: int
-  start: int
-  shape: tuple[int, ...]
-
-  @property
-  def file(self) -> Any:
-    return self.whole.file
-
-  @property
-  def path(self) -> pathlib.Path:
-    return self.whole.path
-
-  @property
-  def dtype(self) -> str:
-    return self.whole.dtype
-
-  def read(self, index: tuple[slice, ...]) -> np.ndarray:
-    """A part of it; no other is read."""
-    first, last, _ = index[0].indices(self.shape[0])
-    rows = slice(self.start + first, self.start + last)
-    expert = slice(self.expert, self.expert + 1)
-    return self.whole.read((expert, rows, *index[1:]))[0]
-
-
-_STACKED = {
-  'gate_up_proj': ('gate_proj', 'up_proj'),
-  'down_proj': ('down_proj',),
-}
-
-
-def split_experts(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-  """Takes apart tensors of all experts of a layer; the others stay.
-
-  experts.gate_up_proj [X, 2 F, E]   experts.0.gate_proj.weight [F, E], ...
-  """
-  made: dict[str, Any] = {}
-  for name, x in tensors.items():
-    base, _, last = name.rpartition('.')
-    parts = _STACKED.get(last, ())
-    stacked = parts and base.endswith('.experts') and len(x.shape) == 3
-    if not stacked or x.shape[1] % len(parts):
-      made[name] = x
-      continue
-    rows = x.shape[1] // len(parts)
-    for expert in range(x.shape[0]):
-      for i, part in enumerate(parts):
-        own = f'{base}.{expert}.{part}.weight'
-        shape = rows, x.shape[2]
-        made[own] = _OfExpert(x, own, expert, i * rows, shape)
-  return made
 
 
 def shorten(names: list[str], most: int = 8) -> str:

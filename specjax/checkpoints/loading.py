@@ -26,7 +26,6 @@ from specjax.checkpoints.files import (
   open_tensors,
   read_json,
   shorten,
-  split_experts,
 )
 from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.parameters import FLOATS, WeightForm
@@ -109,13 +108,12 @@ class _Plan(NamedTuple):
 
 
 def open_named(
-  directory: pathlib.Path, family: Family, stack: contextlib.ExitStack
+  directory: pathlib.Path, stack: contextlib.ExitStack
 ) -> dict[str, Any] | None:
   """Returns weights by the names that a language model alone has for them.
 
   Args:
     directory: of the checkpoint.
-    family: of the language model.
     stack: of what is open.
 
   Returns:
@@ -134,9 +132,8 @@ def open_named(
   config = read_json(directory / CONFIG)
   attributes, join = quantization.split(directory, config)
   tensors = join(tensors)
-  if wrappers.is_wrapper(attributes):
-    tensors = wrappers.text_tensors(tensors)
-  return split_experts(tensors) if family.stacked else tensors
+  wrapped = wrappers.is_wrapper(attributes)
+  return wrappers.text_tensors(tensors) if wrapped else tensors
 
 
 def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
@@ -149,7 +146,8 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
     shapes = conversion.shape_params(config)
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  tensors = open_named(directory, family, stack)
+  tensors = open_named(directory, stack)
+  family = family.of(tensors or ())
   untold = wrappers.is_wrapper(attributes) and wrappers.TIED not in attributes
   if tensors is not None and untold:  # Its default was another before.
     (head,) = family.sources['unembedding'].names

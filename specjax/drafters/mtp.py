@@ -214,7 +214,7 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
   directory = checkpoints.locate(target.path, weights)
   attributes, _ = quantization.split(directory, read_json(directory / CONFIG))
   family, _ = conversion.read_attributes(FAMILIES, attributes)
-  tensors = loading.open_named(directory, family, stack)
+  tensors = loading.open_named(directory, stack)
   if tensors is None:
     raise CheckpointError(
       f'{directory} lacks the weights of the target, and the Hub cannot be '
@@ -224,7 +224,7 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
   own = {n: x for n, x in tensors.items() if n.startswith(layout.prefix)}
   sparse = f'{layout.layer}mlp.gate_proj.weight' not in own
   head = head_of(model, sparse, layout)
-  sources = _sources(layout, head, family)
+  sources = _sources(layout, head, family.of(own))
   found = Found(
     f'next-token layer of {layout.name}',
     KIND,

@@ -27,6 +27,7 @@ from specjax.checkpoints.families.values import take
 from specjax.models.config import GatedDelta, TransformerConfig
 
 _MIXER = 'model.layers.{}.linear_attn.'
+_EXPERTS = 'model.layers.{}.mlp.experts.'
 _SHARED = 'model.layers.{}.mlp.shared_expert'
 _STATE, _ATTENTION = 'linear_attention', 'full_attention'
 
@@ -128,7 +129,10 @@ QWEN3_NEXT = Family(
     'layer{}/mixer/rates/w': Tensors(HEADS, (_MIXER + 'in_proj_ba.weight',)),
   },
   unread=('mtp.',),
-  stacked=True,
+  stacked={
+    'layer{}/experts/up': Tensors(HEADS, (_EXPERTS + 'gate_up_proj',)),
+    'layer{}/experts/down': Tensors(LINEAR, (_EXPERTS + 'down_proj',)),
+  },
   ignored=IGNORED,
 )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,8 +139,8 @@ class Family:
     ignored: endings of tensor names that hold no parameters.
     unread: beginnings of names of tensors that logits do not depend on; {}
       stands for the number of layers.
-    stacked: whether some files have all experts of a layer in one tensor, see
-      `files.split_experts`.
+    stacked: sources in place of others, of files that have all experts of a
+      layer in one tensor.
   """
 
   model_type: str
@@ -156,7 +156,13 @@ class Family:
   prefix: str = 'model.'
   ignored: tuple[str, ...] = ()
   unread: tuple[str, ...] = ()
-  stacked: bool = False
+  stacked: Mapping[str, Tensors] = dataclasses.field(default_factory=dict)
+
+  def of(self, names: Iterable[str]) -> 'Family':
+    """Returns the family with the sources that a file's tensors have."""
+    if not any(name.endswith('.experts.gate_up_proj') for name in names):
+      return self
+    return dataclasses.replace(self, sources={**self.sources, **self.stacked})
 
 
 # Splits, by what a part holds.
