@@ -24,7 +24,7 @@ from specjax.api.text import Shown, check_stop
 from specjax.arguments import check_number, check_target, named
 from specjax.checkpoints import parameters
 from specjax.loop.token_records import Logprob, NewTokens, read
-from specjax.models import layouts, sharding, transformer
+from specjax.models import layouts, sharding, transformer, uniform
 from specjax.requests import pool
 from specjax.types import Counts, LoadedDrafter, Target
 
@@ -128,8 +128,8 @@ def load(
     rounds: round activations to eight bits in products of few bits: faster,
       and the target is then that model.
     exact: 'bits': greedy texts are plain decoding's, with no ties, whatever the
-      draft length and the batch: the layout is 'native'. See
-      `layouts.parting` for targets that have no such form.
+      draft length and the batch: the layout is 'native', or else 'uniform'.
+      See `layouts.for_bits` for targets that have neither.
 
   Raises:
     ValueError: there is no such checkpoint or dtype here, or one that is not
@@ -147,12 +147,10 @@ def load(
     )
   if exact not in ('auto', 'bits'):
     raise ValueError(f"exact is {exact!r}: choose 'auto' or 'bits'")
-  if exact == 'bits':
-    if layout == layouts.WHOLE:
-      raise ValueError(
-        "exact is 'bits', which layout='whole' has not: leave it out"
-      )
-    layout = layouts.NATIVE
+  if exact == 'bits' and layout == layouts.WHOLE:
+    raise ValueError(
+      "exact is 'bits', which layout='whole' has not: leave it out"
+    )
   if layout == layouts.NATIVE and not native.available():
     raise ValueError(
       f"layout is 'native', but there is no kernel: {native.reason()}; choose "
@@ -168,12 +166,14 @@ def load(
   if exact == 'bits':
     shown = checkpoints.describe(directory, max_length=max_length)
     held = checkpoints.precision.resolve(dtype, shown.dtype)
-    reason = layouts.parting(shown.model, shown.shapes(held, form))
+    layout, reason = layouts.for_bits(shown.model, shown.shapes(held, form))
     if reason:
       raise ValueError(f"exact is 'bits', but {reason}: choose 'auto'")
   model, params = checkpoints.load(directory, dtype, max_length, form=form)
   if layout == layouts.NATIVE and not form.blocks:
     model, params = layouts.to_native(model, params) or (model, params)
+  if layout == layouts.UNIFORM:
+    model = uniform.uniform(model)
   tokenizer = None
   if checkpoints.has_tokenizer(directory):
     tokenizer = checkpoints.load_tokenizer(directory)

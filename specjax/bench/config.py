@@ -346,6 +346,8 @@ class Compiled:
       those that follow from alpha.
     mesh: chips to split over.
     attention: blocked, padded, fused or cudnn; empty: as the library has it.
+    exact: bits: the target computes each row with the bits of plain decoding,
+      see `models.uniform`. auto: as fast as it goes.
     texts: a folder for the compiled programs.
   """
 
@@ -370,4 +372,5 @@ class Compiled:
   tau: Annotated[float, Between(1)] | None = None
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
   attention: Literal['', 'blocked', 'padded', 'fused', 'cudnn'] = ''
+  exact: Literal['auto', 'bits'] = 'auto'
   texts: str = ''

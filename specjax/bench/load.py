@@ -26,7 +26,7 @@ from specjax.cli import hosts, progress
 from specjax.drafters import lm, plain
 from specjax.drafters.heads import files, published
 from specjax.errors import UserError, blame, need
-from specjax.models import layouts, transformer, variants
+from specjax.models import layouts, transformer, uniform, variants
 from specjax.models.layouts import Arranged
 from specjax.prompts import Chosen, conversations
 from specjax.types import Drafter, LoadedDrafter, Spec, Target
@@ -414,7 +414,7 @@ def check_bits(plan: Plan, target: Description) -> None:
     dtype = plan.dtypes({'target': target})['target']
     shapes = target.shapes(dtype, plan.form)
     mesh = plan.mesh.data * plan.mesh.model > 1
-    reason = layouts.parting(target.model, shapes)
+    _, reason = layouts.for_bits(target.model, shapes)
     reason = 'the model is on a mesh' if mesh else reason
     need(not reason, f'exact is bits, but {reason}: leave it out')
 
@@ -499,6 +499,8 @@ def load_experiment(plan: Plan) -> Loaded:
         n: load_drafter(p, laid) for n, p in planned.items()
       }
   if plan.exact == 'bits':
-    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
-    in_layouts = {layouts.NATIVE: in_layouts[layouts.NATIVE]}
+    layout, _ = layouts.for_bits(*read)
+    forms[layouts.UNIFORM] = Arranged(uniform.uniform(model), read[1])
+    in_layouts[layouts.UNIFORM] = drafts
+    forms, in_layouts = {layout: forms[layout]}, {layout: in_layouts[layout]}
   return assemble(plan, target, texts, forms, in_layouts)

@@ -284,7 +284,7 @@ def assemble(
   """
   chosen: dict[Any, LayoutChoice] = {}
   guess = LayoutChoice(
-    layouts.NATIVE if layouts.NATIVE in forms else layouts.WHOLE
+    layouts.NATIVE if layouts.NATIVE in forms else next(iter(forms))
   )
 
   def choose(key, forms: Mapping[str, Arranged], count: int) -> LayoutChoice:

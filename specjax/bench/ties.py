@@ -22,7 +22,7 @@ import numpy as np
 from specjax import sampling
 from specjax.bench.measure import Decoding
 from specjax.models import cache as caches
-from specjax.models import layouts, prefill, sharding, transformer
+from specjax.models import layouts, prefill, sharding, transformer, uniform
 from specjax.types import Source
 
 _MATTER = 16  # largest logits that the noise is taken over
@@ -197,6 +197,8 @@ def same_bits(ways: list[Scoring]) -> bool:
   target, weights = ways[0].target, ways[0].weights
   if any(way.weights is not weights for way in ways):
     return False
+  if uniform.is_uniform(target):
+    return True
   native = getattr(target.config, 'native', False)
   return native and not layouts.parting(target, weights)
 

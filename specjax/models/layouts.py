@@ -3,16 +3,18 @@
 whole     weights as they are; a library's product uses all cores
 native    in blocks of columns (`variants.to_native`), which the kernel of
           `specjax.native` multiplies on all cores, where there is a C compiler
+uniform   weights as they are, in passes of one shape (`models.uniform`): for
+          the bits of a row, where the kernel does not compute
 
-Which takes less time depends on the machine, the model and the rows. So it is
-measured with a loop of nothing but passes of the model, which compiles in a
-fraction of the time that a decoding loop takes.
+Which of the first two takes less time depends on the machine, the model and the
+rows. So it is measured with a loop of nothing but passes of the model, which
+compiles in a fraction of the time that a decoding loop takes.
 
 Layouts add in different orders, so their logits differ by float rounding. A
 greedy text may differ where two tokens are tied within that rounding. Of whole
 weights it may between batch sizes and draft lengths, too; in blocks a row has
-the same bits whatever is beside it, but for what `parting` names. `specjax
-parity` tells ties from bugs.
+the same bits whatever is beside it, but for what `parting` names, and so it has
+in uniform passes. `specjax parity` tells ties from bugs.
 """
 
 import dataclasses
@@ -27,12 +29,18 @@ import numpy as np
 
 from specjax import native
 from specjax.models import cache as caches
-from specjax.models import cache_attention, linear, transformer, variants
+from specjax.models import (
+  cache_attention,
+  linear,
+  transformer,
+  uniform,
+  variants,
+)
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.types import Source, Target, Weights
 
-AUTO, WHOLE, NATIVE = 'auto', 'whole', 'native'
+AUTO, WHOLE, NATIVE, UNIFORM = 'auto', 'whole', 'native', 'uniform'
 LAYOUTS = (AUTO, WHOLE, NATIVE)
 TURNS = 5
 FEWEST_TOKENS = 64  # new ones of a text, below which `choose` takes no time
@@ -100,11 +108,9 @@ def parting(model: Model, params: Weights) -> str:
     model: the model.
     params: its weights or their shapes, whole or in blocks.
   """
+  if reason := uniform.refuses(model):
+    return reason
   config = model.config
-  if not isinstance(config, TransformerConfig):
-    return 'the model is of other code'
-  if model.placement is not None:
-    return 'the model is on a mesh'
   if not has_kernel():
     return (
       f'there is no kernel for its products ({native.reason() or "no CPU"})'
@@ -113,15 +119,6 @@ def parting(model: Model, params: Weights) -> str:
     tied = config.tied_embeddings
     params = jax.eval_shape(lambda x: linear.to_native(x, tied), params)
     config = variants.for_native(model).config
-  for part, name in (
-    (config.recurrent, 'layers with a state'),
-    (config.experts, 'experts'),
-    (config.latent, 'attention to latents'),
-    (config.sink_logits, 'logits of sinks'),
-    (config.encoder, 'an encoder'),
-  ):
-    if part:
-      return f'the model has {name}'
   kernel = config.attention is cache_attention.kernel
   for size in {config.at(i).head_dim for i in range(config.num_layers)}:
     if not kernel or not native.attends(size, native.COLUMNS):
@@ -140,6 +137,25 @@ def parting(model: Model, params: Weights) -> str:
     if {*names} & {*linear.NAMES} and w.ndim > 1:
       return f'the kernel does not multiply {"/".join(filter(None, names))}'
   return ''
+
+
+def for_bits(model: Model, params: Weights) -> tuple[str, str]:
+  """Returns the layout whose rows have the bits of plain decoding.
+
+  Args:
+    model: the model.
+    params: its weights or their shapes, whole or in blocks.
+
+  Returns:
+    Native, or else uniform, and ''; or '' and why there is none.
+  """
+  reason = parting(model, params)
+  if not reason:
+    return NATIVE, ''
+  leaves = jax.tree.leaves(params, is_leaf=linear.is_blocked)
+  blocked = any(map(linear.is_blocked, leaves))
+  reason = uniform.refuses(model) or (reason if blocked else '')
+  return ('', reason) if reason else (UNIFORM, '')
 
 
 def arrange(model: Model, params: Weights) -> dict[str, Arranged]:

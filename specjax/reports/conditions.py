@@ -11,6 +11,7 @@ _OVER_BLOCKS = (
 _LAYOUTS = {
   'whole': 'whole weights',
   'native': 'the C kernel',
+  'uniform': 'uniform passes',
   'blocked': 'blocked weights',
   'cores': 'weights split over the cores',
 }

@@ -1,4 +1,6 @@
-"""Rows of a scoring pass have the bits of plain decoding, on the kernel.
+"""Rows of a scoring pass have the bits of plain decoding.
+
+On the kernel, and in uniform passes of whole weights.
 
 Whatever the number of rows, the tree they are in, the texts beside them, and
 what of a text is still in the block: greedy texts are equal then, not equal up
@@ -17,9 +19,15 @@ from specjax import native, trees, verify
 from specjax.bench import ties
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
-from specjax.errors import UserError
 from specjax.models import cache as caches
-from specjax.models import layouts, linear, prefill, rotary, transformer
+from specjax.models import (
+  layouts,
+  linear,
+  prefill,
+  rotary,
+  transformer,
+  uniform,
+)
 from specjax.models.config import LayerInputs, Sharing, Wide
 from tests.support import models, tiny
 
@@ -55,9 +63,16 @@ CASES = {
 }
 
 
+FORMS = {
+  'kernel': layouts.to_native,
+  'uniform': lambda model, params: (uniform.uniform(model), params),
+  'whole': lambda model, params: (model, params),
+}
+
+
 @functools.cache
-def made(name):
-  """A model, its weights in blocks, and two texts that part nowhere."""
+def made(name, form='kernel'):
+  """A model and its weights, as they are computed with."""
   options, dtype, bits = CASES[name]
   model = models.tiny(VOCAB, 2, **SIZES, **options)
   draw = np.random.default_rng(0)
@@ -69,7 +84,7 @@ def made(name):
     params = linear.quantize(
       params, model.config.tied_embeddings, bits, rounds=True
     )
-  return layouts.to_native(model, params)
+  return FORMS[form](model, params)
 
 
 def texts_of():
@@ -120,9 +135,9 @@ def plain(steps, text, length, count):
 
 
 @functools.cache
-def wanted(name):
+def wanted(*name):
   """[2, texts, rows, V]: each text continued in two ways, alone."""
-  steps = Steps(*made(name))
+  steps = Steps(*made(*name))
   return np.array(
     [
       [
@@ -135,9 +150,9 @@ def wanted(name):
 
 
 @functools.cache
-def begun(name):
+def begun(*name):
   """A cache of all texts but for their last tokens."""
-  return Steps(*made(name)).read(texts_of()[0], np.array(LENGTHS, np.int32))
+  return Steps(*made(*name)).read(texts_of()[0], np.array(LENGTHS, np.int32))
 
 
 def together(steps, cache, depth):
@@ -160,10 +175,10 @@ def together(steps, cache, depth):
   )
 
 
-def parted(name, steps, depth):
+def parted(steps, depth, *name):
   """How many rows have other bits than plain decoding's."""
-  found = together(steps, begun(name), depth)
-  want = wanted(name)[:, :, : depth + 1]
+  found = together(steps, begun(*name), depth)
+  want = wanted(*name)[:, :, : depth + 1]
   assert found.shape == want.shape
   assert want.std() > 0.3
   return int((found != want).any(-1).sum())
@@ -172,7 +187,21 @@ def parted(name, steps, depth):
 @pytest.mark.parametrize('name', models.slow_unless(['float32'], CASES))
 def test_rows_have_the_bits_of_plain_decoding(name):
   steps = Steps(*made(name))
-  assert [parted(name, steps, depth) for depth in DEPTHS] == [0] * len(DEPTHS)
+  assert [parted(steps, depth, name) for depth in DEPTHS] == [0] * len(DEPTHS)
+
+
+# 33 rows of each of four texts do not fit into a pass, and are in two.
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
+def test_rows_of_uniform_passes_have_them_too(name):
+  steps = Steps(*made(name, 'uniform'))
+  assert [parted(steps, depth, name, 'uniform') for depth in (3, 16)] == [0, 0]
+
+
+@pytest.mark.slow
+def test_rows_of_whole_weights_do_not_have_them():
+  steps = Steps(*made('float32', 'whole'))
+  assert parted(steps, 3, 'float32', 'whole')
 
 
 def backwards(norm):
@@ -221,7 +250,7 @@ REORDERED = {
 def test_another_order_of_several_rows_is_seen(operation, monkeypatch):
   wanted('float32'), begun('float32')  # As they are.
   monkeypatch.setattr(*REORDERED[operation])
-  assert parted('float32', Steps(*made('float32')), 5)
+  assert parted(Steps(*made('float32')), 5, 'float32')
 
 
 @pytest.mark.parametrize(
@@ -247,6 +276,10 @@ def test_what_gives_a_row_other_bits_is_named(options, dtype, reason):
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
   found = layouts.parting(model, shapes)
   assert (reason in found) if reason else not found
+  layout, none = layouts.for_bits(model, shapes)
+  needs = uniform.refuses(model)
+  assert (reason in none) if needs else not none
+  assert layout == ('' if needs else 'uniform' if reason else 'native')
 
 
 def test_a_target_is_loaded_with_them(folder):
@@ -256,10 +289,12 @@ def test_a_target_is_loaded_with_them(folder):
   for field, options in {
     'exact': {'exact': 'bit'},
     'layout': {'exact': 'bits', 'layout': 'whole'},
-    'kernel': {'exact': 'bits', 'dtype': 'float16'},
   }.items():
     with pytest.raises(ValueError, match=field):
       specjax.load(folder / 'target', **options)
+  halves = specjax.load(folder / 'target', exact='bits', dtype='float16')
+  assert halves.layout == layouts.UNIFORM
+  assert uniform.is_uniform(halves.model)
 
 
 def test_programs_compute_with_them(folder):
@@ -267,8 +302,11 @@ def test_programs_compute_with_them(folder):
   built = load_experiment(plan(x))
   assert [*built.forms] == [layouts.NATIVE]
   x.dtype = 'float16'
-  with pytest.raises(UserError, match='exact is bits'):
-    load_experiment(plan(x))
+  built = load_experiment(plan(x))
+  assert [*built.forms] == [layouts.UNIFORM]
+  assert ties.same_bits(
+    [ties.way(way, 1, 128) for way in (built.base, built.methods[0].way)]
+  )
 
 
 def test_texts_that_part_then_have_met_a_bug():

@@ -26,7 +26,7 @@ from specjax.cli import progress
 from specjax.drafters.heads import files
 from specjax.errors import UserError, blame, need, writing
 from specjax.models import cache as caches
-from specjax.models import cache_attention, sharding
+from specjax.models import cache_attention, sharding, transformer, uniform
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement
@@ -110,6 +110,10 @@ def plan(x: Compiled) -> Shapes:
     x.weights == 'floats' or single,
     f'weights is {x.weights}, but on a mesh they are floats: leave it out',
   )
+  need(
+    x.exact == 'auto' or single,
+    'exact is bits, but the model is on a mesh: leave it out',
+  )
   configs = [
     read_sizes(f'{name}.path', getattr(x, name).path)
     for name in ('target', 'draft')
@@ -128,7 +132,11 @@ def plan(x: Compiled) -> Shapes:
     slots=slots,
     used=x.used,
     form=form,
+    uniform=x.exact == 'bits',
   )
+  if shapes.uniform:
+    reason = uniform.refuses(transformer.build(shapes.target))
+    need(not reason, f'exact is bits, but {reason}: leave it out')
   if x.layers:
     both = shapes.target.num_layers, shapes.draft.num_layers
     need(

@@ -27,7 +27,7 @@ from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import devices as layout
-from specjax.models import linear, sharding, transformer, variants
+from specjax.models import linear, sharding, transformer, uniform, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import DeviceForm
 from specjax.models.sharding import Placement
@@ -53,6 +53,7 @@ class Shapes:
     slots: of a cache.
     used: slots in use.
     form: what differs by the platform.
+    uniform: whether passes of the target have one shape, see `models.uniform`.
   """
 
   asked: Compiled
@@ -63,6 +64,7 @@ class Shapes:
   slots: int
   used: int
   form: DeviceForm
+  uniform: bool = False
 
   def at_depth(self, layers: Sequence[int]) -> 'Shapes':
     """Returns the shapes with the first layers of target and draft alone."""
@@ -234,6 +236,8 @@ def lower(x: Shapes, name: str) -> Any:
     variants.for_device(transformer.build(config), x.form)
     for config, _ in x.pair
   ]
+  if x.uniform:
+    bare[0] = uniform.uniform(bare[0])
   bare[1] = variants.resize_head(bare[1], x.target.vocab_size)
   models = bare
   if split:
