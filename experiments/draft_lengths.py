@@ -129,19 +129,17 @@ def _judge(key, draft, scores, rule, depth) -> _Judged:
   return _Judged(nothing.path, nothing.num_accepted, token, accepted)
 
 
-_PARTS = generate.PARTS._replace(judge=_judge)
-
-
 @functools.cache
-def _looking(inner: Drafter, new_tokens: int) -> Drafter:
-  """Returns a drafter of the first token of a chain, which logs the chain."""
+def _looking(inner: Drafter) -> Drafter:
+  """Returns a drafter of the first token of a chain.
+
+  It remembers whether the last one was accepted, and what its chain has read.
+  """
 
   def init(params, ctx, hidden):
     batch = len(ctx.length)
-    drafted = jnp.zeros((batch, new_tokens, inner.depth))
-    none = jnp.zeros((batch, new_tokens), bool), jnp.zeros(batch, jnp.int32)
-    log = Places(none[0], drafted, drafted, none[1])
-    return inner.init(params, ctx, hidden), log, ctx.length
+    read = jnp.zeros((batch, inner.depth))
+    return inner.init(params, ctx, hidden), (jnp.zeros(batch, bool), read, read)
 
   def propose(params, state, ctx, key):
     draft, memory = inner.propose(params, state[0], ctx, key)
@@ -151,23 +149,14 @@ def _looking(inner: Drafter, new_tokens: int) -> Drafter:
       jnp.ones_like(draft.size),
       draft.probs[:, :1],
     )
-    return first, (memory, *state[1:])
+    return first, (memory, state[1])
 
   def commit(params, state, ctx, verdict, hidden):
-    memory, log, start = state
-    length = ctx.length - start
-    live = length > log.length
-    here = jnp.arange(new_tokens) == jnp.where(live, length - 1, -1)[:, None]
-    sure, entropy = memory.policy.read
-    log = Places(
-      jnp.where(here, verdict.accepted[:, None], log.accepted),
-      jnp.where(here[..., None], sure[:, None], log.confidence),
-      jnp.where(here[..., None], entropy[:, None], log.entropy),
-      length,
-    )
+    memory, _ = state
+    seen = verdict.accepted, *memory.policy.read  # Of the whole chain.
     path = jnp.zeros((len(ctx.length), inner.depth + 1), jnp.int32)
     nothing = Verdict(path, verdict.num_accepted, verdict.next_token)
-    return inner.commit(params, memory, ctx, nothing, hidden), log, start
+    return inner.commit(params, memory, ctx, nothing, hidden), seen
 
   return Drafter(1, 1, init, propose, commit)
 
@@ -182,20 +171,21 @@ def look(way: Decoding, job: measure.Job) -> Places:
   Raises:
     measure.NotFinite: logits of the target or the draft are NaN or infinite.
   """
-  longest = int(np.max(job.new_tokens))
-  drafter = _looking(way.spec.drafter, longest)
-  spec = dataclasses.replace(way.spec, drafter=drafter)
-  state = generate.generate(
-    way.params,
-    measure.start(Decoding(spec, way.params), job),
-    jnp.asarray(longest, jnp.int32),
-    spec=spec,
-    parts=_PARTS,
-  )
-  log, finite = jax.device_get((state.drafter[1], state.finite))
-  if not finite.all():
-    raise measure.not_finite(way.params)
-  return Places(*(x[: job.live] for x in log))
+  spec = dataclasses.replace(way.spec, drafter=_looking(way.spec.drafter))
+  way = Decoding(spec, way.params, generate.PARTS._replace(judge=_judge))
+  seen = [
+    (live, *jax.device_get(state.drafter[1]))
+    for live, state in measure.one_by_one(way, measure.start(way, job))
+  ]
+  live, *columns = (np.stack(x, 1)[: job.live] for x in zip(*seen, strict=True))
+  left = int(np.max(job.new_tokens)) - live.shape[1]
+
+  def places(column):
+    inside = live.reshape(*live.shape, *(1,) * (column.ndim - 2))
+    ends = (0, 0), (0, left), *((0, 0),) * (column.ndim - 2)
+    return np.pad(column * inside, ends)
+
+  return Places(*map(places, columns), live.sum(1))
 
 
 # Steps along these places.

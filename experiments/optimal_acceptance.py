@@ -108,9 +108,6 @@ def _judge(key, draft, scores, rule, depth):
   return _Seen(*verdict, scores.probs[0], draft.probs[0])
 
 
-_PARTS = generate.StepParts(judge=_judge)
-
-
 def _remembering(drafter: Drafter, vocab: int) -> Drafter:
   """Returns a drafter whose memory has p and q of the last step, too."""
 
@@ -144,16 +141,11 @@ def places(
   spec, params, _ = way
   look = _remembering(spec.drafter, spec.target.config.vocab_size)
   spec = dataclasses.replace(spec, drafter=look)
-  state = measure.start(measure.Decoding(spec, params), job)
-  done = np.asarray(state.done)
-  while not done.all():
-    state = generate.generate(params, state, 1, spec=spec, parts=_PARTS)
+  way = measure.Decoding(spec, params, generate.StepParts(judge=_judge))
+  for live, state in measure.one_by_one(way, measure.start(way, job)):
     _, p, q = state.drafter
-    if not state.finite.all():
-      raise measure.not_finite(params)
-    for row in np.flatnonzero(~done[: job.live]):
+    for row in np.flatnonzero(live[: job.live]):
       yield job.indices[row], np.asarray(p[row]), np.asarray(q[row])
-    done = np.asarray(state.done)
 
 
 def fewer_tokens(p, q, kept: int) -> tuple[np.ndarray, np.ndarray]:

@@ -204,10 +204,38 @@ def _run(
   return Run(texts[: job.live], counts, seconds, prefill, compilations)
 
 
-def record(way: Decoding, job: Job) -> Run:
-  """Decodes a job one step at a time and keeps a log; its time means nothing.
+def one_by_one(
+  way: Decoding, state: SpecState
+) -> Iterator[tuple[np.ndarray, SpecState]]:
+  """Takes one step at a time, until all rows have ended.
 
   The program is that of `decode`, so the texts are, too.
+
+  Args:
+    way: the way to decode.
+    state: before the first step; it is donated.
+
+  Yields:
+    [B] which rows took the step, and the state behind it, which the next step
+    takes over.
+
+  Raises:
+    NotFinite: logits of the target or the draft are NaN or infinite.
+  """
+  spec, params, parts = way
+  one = whole(spec, jnp.ones((), jnp.int32))
+  live = ~sharding.fetch(state.done)
+  while live.any():
+    state = generate.generate(params, state, one, spec=spec, parts=parts)
+    done, finite = sharding.fetch((state.done, state.finite))
+    if not finite.all():
+      raise not_finite(params)
+    yield live, state
+    live = ~done
+
+
+def record(way: Decoding, job: Job) -> Run:
+  """Decodes a job one step at a time and keeps a log; its time means nothing.
 
   Raises:
     NotFinite: logits of the target or the draft are NaN or infinite.
@@ -215,26 +243,21 @@ def record(way: Decoding, job: Job) -> Run:
 
   def look(state):
     counts = state.counts
-    return sharding.fetch(
-      (counts.histogram, counts.drafted, state.length, state.done)
-    )
+    return sharding.fetch((counts.histogram, counts.drafted, state.length))
 
   before = generate.count_programs()
-  spec, params, parts = way
-  state = start(way, job)
-  one = whole(spec, jnp.ones((), jnp.int32))
-  seen = [look(state)]
-  while not seen[-1][-1].all():
-    state = generate.generate(params, state, one, spec=spec, parts=parts)
+  state = begin = start(way, job)
+  seen = [look(begin)]
+  for _, state in one_by_one(way, begin):
     seen.append(look(state))
-  histogram, drafted, length, _ = (np.stack(x) for x in zip(*seen, strict=True))
+  histogram, drafted, length = (np.stack(x) for x in zip(*seen, strict=True))
   # A whole step adds one to one place of the histogram, any other none.
   added = np.diff(histogram, axis=0)  # [n, B, K+1]
   accepted = np.where(added.any(-1), added.argmax(-1), -1)
   columns = accepted, np.diff(drafted, axis=0), length[:-1]
   log = Log(*(x.T[: job.live] for x in columns))
   compilations = generate.count_programs() - before
-  run = _run(params, state, job, 0.0, 0.0, compilations)
+  run = _run(way.params, state, job, 0.0, 0.0, compilations)
   return dataclasses.replace(run, log=log)
 
 

@@ -45,17 +45,15 @@ class _Seen(NamedTuple):
   probs: jax.Array  # [V]
 
 
-class _Log(NamedTuple):
-  """The drafts that one drafter made at each of T new tokens."""
+class _Record(NamedTuple):
+  """The draft that one drafter made at the place of a new token."""
 
-  start: jax.Array  # [B] length of the prompt
-  length: jax.Array  # [B] of the text so far
   finite: jax.Array  # [B] whether every q was a distribution
-  p: jax.Array  # [B, T] of the token that was written
-  q: jax.Array  # [B, T]
-  beta: jax.Array  # [B, T] sum(min(p, q))
-  tokens: jax.Array  # [B, T, K] the draft that begins there
-  size: jax.Array  # [B, T]
+  p: jax.Array  # [B] of the token that was written
+  q: jax.Array  # [B]
+  beta: jax.Array  # [B] sum(min(p, q))
+  tokens: jax.Array  # [B, K] the draft that begins there
+  size: jax.Array  # [B]
 
 
 def _judge(key, draft, scores, rule, depth):
@@ -66,54 +64,40 @@ def _judge(key, draft, scores, rule, depth):
 _PARTS = generate.StepParts(judge=_judge)
 
 
-def _blank(length: jax.Array, new_tokens: int, depth: int) -> _Log:
-  shape = len(length), new_tokens
-  zero, none = jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
-  drafts = jnp.zeros((*shape, depth), jnp.int32)
-  finite = jnp.ones(len(length), bool)
-  return _Log(length, length, finite, zero, zero, zero, drafts, none)
+def _blank(batch: int, depth: int) -> _Record:
+  zero, none = jnp.zeros(batch), jnp.zeros(batch, jnp.int32)
+  drafts, finite = jnp.zeros((batch, depth), jnp.int32), jnp.ones(batch, bool)
+  return _Record(finite, zero, zero, zero, drafts, none)
 
 
-def _note(log: _Log, draft: Draft, verdict: _Seen, length: jax.Array) -> _Log:
-  """Returns the log with a draft and the token that the target wrote."""
-  live = length > log.length
-  here = jnp.arange(log.p.shape[1]) == (log.length - log.start)[:, None]
-  here &= live[:, None]
+def _record(draft: Draft, verdict: _Seen) -> _Record:
+  """Returns the record of a draft and the token that the target wrote."""
   vocab, dtype = verdict.probs.shape[-1], verdict.probs.dtype
   some, token = draft.size > 0, verdict.next_token[:, None]
   q = jax.vmap(lambda x: verify.drafted_probs(x, vocab, dtype)[0])(draft)
   own = jnp.take_along_axis(q, token, 1)[:, 0]
-  finite = log.finite
+  finite = jnp.ones(len(some), bool)
   if draft.probs is not None:
     beyond = jnp.arange(draft.probs.shape[1]) >= draft.size[:, None]
-    exists = (draft.probs.sum(-1) > 0) | beyond
-    finite &= exists.all(1) | ~live
-
-  def put(old, new):
-    at = here.reshape(*here.shape, *(1,) * (old.ndim - 2))
-    return jnp.where(at, new[:, None], old)
-
-  return _Log(
-    log.start,
-    length,
+    finite = ((draft.probs.sum(-1) > 0) | beyond).all(1)
+  return _Record(
     finite,
-    put(log.p, jnp.take_along_axis(verdict.probs, token, 1)[:, 0]),
-    put(log.q, jnp.where(some, own, 0)),
-    put(log.beta, jnp.where(some, jnp.minimum(verdict.probs, q).sum(1), 0)),
-    put(log.tokens, draft.tokens),
-    put(log.size, draft.size),
+    jnp.take_along_axis(verdict.probs, token, 1)[:, 0],
+    jnp.where(some, own, 0),
+    jnp.where(some, jnp.minimum(verdict.probs, q).sum(1), 0),
+    draft.tokens,
+    draft.size,
   )
 
 
 @functools.cache
-def _onlooker(drafters: tuple[Drafter, ...], new_tokens: int) -> Drafter:
+def _onlooker(drafters: tuple[Drafter, ...]) -> Drafter:
   """Returns a drafter of no tokens, with others that draft at every place.
 
-  Its parameters are a tuple of theirs, and its state has a log of each.
+  Its parameters are a tuple of theirs, and its state has a record of each.
 
   Args:
     drafters: those that look on; only chains.
-    new_tokens: T, the most of a row.
   """
   # As the target returns them: by layer.
   taps = tuple(sorted({tap for d in drafters for tap in d.taps}))
@@ -129,26 +113,26 @@ def _onlooker(drafters: tuple[Drafter, ...], new_tokens: int) -> Drafter:
     return tuple(
       (
         drafter.init(own, ctx, features(drafter, hidden)),
-        _blank(ctx.length, new_tokens, drafter.depth),
+        _blank(len(ctx.length), drafter.depth),
       )
       for drafter, own in each(params)
     )
 
   def propose(params, state, ctx, key):
     made = [
-      (*scoring.propose(drafter, own, memory, ctx, key), log)
-      for drafter, own, (memory, log) in each(params, state)
+      scoring.propose(drafter, own, memory, ctx, key)
+      for drafter, own, (memory, _) in each(params, state)
     ]
     return plain.make().propose(params, (), ctx, key)[0], made
 
   def commit(params, state, ctx, verdict, hidden):
     new = []
-    for drafter, own, (draft, memory, log) in each(params, state):
-      log = _note(log, draft, verdict, ctx.length)
+    for drafter, own, (draft, memory) in each(params, state):
       path = jnp.zeros((len(ctx.length), drafter.depth + 1), jnp.int32)
       nothing = Verdict(path, verdict.num_accepted, verdict.next_token)
       seen = scoring.along(features(drafter, hidden), path)
-      new.append((drafter.commit(own, memory, ctx, nothing, seen), log))
+      memory = drafter.commit(own, memory, ctx, nothing, seen)
+      new.append((memory, _record(draft, verdict)))
     return tuple(new)
 
   return Drafter(
@@ -211,46 +195,31 @@ def watch(
     measure.NotFinite: logits of the target or a draft are NaN or infinite.
   """
   spec, params, _ = ways[0]
-  longest = int(np.max(job.new_tokens))
-  look = _onlooker(tuple(way.spec.drafter for way in ways), longest)
+  look = _onlooker(tuple(way.spec.drafter for way in ways))
   spec = dataclasses.replace(spec, drafter=look, rule=verify.observe)
   params = Params(params.target, tuple(way.params.drafter for way in ways))
-  state = generate.generate(
-    params,
-    measure.start(Decoding(spec, params), job),
-    jnp.asarray(longest, jnp.int32),
-    spec=spec,
-    parts=_PARTS,
+  looking, steps = Decoding(spec, params, _PARTS), []
+  state = begin = measure.start(looking, job)
+  for live, state in measure.one_by_one(looking, begin):
+    records = jax.device_get([record for _, record in state.drafter])
+    for way, record in zip(ways, records, strict=True):
+      if not record.finite[live].all():
+        raise measure.not_finite(way.params)
+    steps.append(records)
+  tokens, start, length = jax.device_get(
+    (state.tokens, state.start, state.length)
   )
-  logs = tuple(log for _, log in state.drafter)
-  state = state._replace(cache=(), drafter=(), key=None)
-  logs, state = jax.device_get((logs, state))
-  for way, log in zip(ways, logs, strict=True):
-    if not (state.finite & log.finite).all():
-      raise measure.not_finite(way.params)
-  watched: list[list[Watched]] = [[] for _ in ways]
-  for row, (a, b) in enumerate(zip(state.start, state.length, strict=True)):
-    text = state.tokens[row, a:b]
-    for seen, log, has_probs in zip(watched, logs, drawn, strict=True):
-      columns = (x[row, : b - a] for x in log[3:])
-      seen.append(Watched(text, *columns, drawn=has_probs))
+  watched = []
+  for seen, has_probs in zip(zip(*steps, strict=True), drawn, strict=True):
+    # Each step writes a token of each row: [T, B, ...].
+    _, *columns = (np.stack(x) for x in zip(*seen, strict=True))
+    watched.append(
+      [
+        Watched(row[a:b], *(x[: b - a, i] for x in columns), drawn=has_probs)
+        for i, (row, a, b) in enumerate(zip(tokens, start, length, strict=True))
+      ]
+    )
   return watched
-
-
-def watch_methods(
-  methods: Sequence[Method], job: measure.Job, drawn: Sequence[bool]
-) -> list[list[Watched]]:
-  """Watches the drafters of methods, each for one token or its whole depth.
-
-  Args:
-    methods: those of the drafters, for one target.
-    job: the prompts.
-    drawn: for each, whether the drafter gives the distributions of its tokens.
-      Then its drafts must not end early (`refuse_stops`): whether the drafted
-      token would have ended one is not known where the target wrote another.
-  """
-  pairs = zip(methods, drawn, strict=True)
-  return watch([m.single if d else m.way for m, d in pairs], job, drawn)
 
 
 def watch_turns(
@@ -259,24 +228,30 @@ def watch_turns(
   drawn: Sequence[bool],
   talks: Sequence[Conversation],
 ) -> list[list[list[Watched]]]:
-  """Watches drafters in every turn.
+  """Watches the drafters of methods in every turn.
+
+  Each drafts one token or its whole depth.
 
   Args:
     methods: those of the drafters, for one target.
     job: the first turn.
-    drawn: see `watch_methods`.
+    drawn: for each, whether the drafter gives the distributions of its tokens.
+      Then its drafts must not end early (`refuse_stops`): whether the drafted
+      token would have ended one is not known where the target wrote another.
     talks: the conversations of the domain; none where prompts have no turns.
 
   Returns:
     For each method a list for each prompt of its turns.
   """
-  turns_seen = [watch_methods(methods, job, drawn)]
+  pairs = zip(methods, drawn, strict=True)
+  ways = [m.single if d else m.way for m, d in pairs]
+  turns_seen = [watch(ways, job, drawn)]
   while talks:
     answers = [[one.text.tolist() for one in turn[0]] for turn in turns_seen]
     found = turns.following(job, talks, answers)
     if found is None:
       break
-    turns_seen.append(watch_methods(methods, found[0], drawn))
+    turns_seen.append(watch(ways, found[0], drawn))
   return [
     [[w for w in row if len(w.text)] for row in zip(*seen, strict=True)]
     for seen in zip(*turns_seen, strict=True)
