@@ -130,7 +130,8 @@ def _each(compute, xs):
 
   turns = jax.lax.optimization_barrier(jnp.int32(count))
   start = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), shapes)
-  return jax.lax.fori_loop(0, turns, turn, start)
+  with jax.named_scope(f'each{count}'):  # For `bench.compiled`.
+    return jax.lax.fori_loop(0, turns, turn, start)
 
 
 def _in_groups(run, given, together: int) -> Output:

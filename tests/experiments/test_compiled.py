@@ -4,6 +4,7 @@ Programs are compiled for devices that are not there by slow tests alone, and
 only where their compilers are installed.
 """
 
+import collections
 import dataclasses
 import importlib.util
 import json
@@ -245,6 +246,9 @@ def test_loops_turn_as_often_as_the_cache_in_use_wants(module, turns):
   assert turns_of('jit(loop)/while/body/propose/while') == 3
   assert turns_of('jit(loop)/while/body/judge/vmap()/while') == 31
   assert turns_of('jit(loop)/while') == 1
+  assert (
+    turns_of('jit(loop)/while/body/score/layer0/attention/each3/while') == 3
+  )
 
 
 def test_a_step_and_a_call_are_counted(module, turns):
@@ -504,6 +508,10 @@ def installed(monkeypatch):
     (
       {'target': Sizes('70b')},
       ('device: ', '64.8 GB more', 'weights=int4', 'h100:2 mesh.model=2'),
+    ),
+    (
+      {'device': 'h100:2', 'mesh': Mesh(1, 2), 'exact': 'bits'},
+      ('exact ', 'mesh', 'leave it out'),
     ),
     ({'device': 'v5e'}, ('device: ', 'weights=int8', 'v5e:2x2 mesh.model=2')),
     ({'target': Sizes('70b'), 'batch': 4096}, ('device: ', 'smaller models')),
@@ -813,6 +821,30 @@ def test_programs_are_lowered_without_weights(name):
     expected |= {('params.drafter', '0')}
   assert arguments == expected
   assert 'stablehlo.while' in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('uniform', [True, False])
+def test_uniform_passes_of_one_row_and_of_a_draft_have_the_same_products(
+  uniform,
+):
+  mesh = sharding.make_mesh(1, 1)
+  one = shapes(
+    target=SMALL,
+    draft=dataclasses.replace(SMALL, width=2 * SMALL.width),
+    placement=Placement(mesh),
+    slots=128,
+    used=9,
+    uniform=uniform,
+  ).at_depth((2, 1))
+
+  def products(name):
+    text = programs.lower(one, name).as_text()
+    lines = re.findall(r'stablehlo\.dot_general (%.*)', text)
+    return collections.Counter(re.sub(r'%[\w#]+', '', x) for x in lines)
+
+  shared = products('plain') & products('chain')
+  assert (shared == products('plain')) is uniform
 
 
 def has(*compilers: str):
