@@ -144,8 +144,8 @@ def _of_file(one: PlannedDrafter, target: Target) -> int:
       return 4 * describe(target).parameters
   if not os.path.isdir(one.path):
     return 0
-  with contextlib.ExitStack() as stack, contextlib.suppress(CheckpointError):
-    tensors = open_tensors(pathlib.Path(one.path), stack, of_head=True)
+  with contextlib.suppress(CheckpointError):
+    tensors = open_tensors(pathlib.Path(one.path), of_head=True)
     return 4 * sum(math.prod(x.shape) for x in tensors.values())
   return 0
 

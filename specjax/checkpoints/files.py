@@ -1,6 +1,5 @@
 """Files of a checkpoint: where they are, and what is in them."""
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -148,13 +147,12 @@ def _refuse_others(directory, of_head):
 
 
 def open_tensors(
-  directory: pathlib.Path, stack: contextlib.ExitStack, of_head: bool = False
+  directory: pathlib.Path, of_head: bool = False
 ) -> dict[str, Tensor]:
-  """Reads the headers of all files, which stay open until `stack` closes.
+  """Reads the headers of all files, which stay open while a tensor is there.
 
   Args:
     directory: of the weights.
-    stack: of what is open.
     of_head: whether they are those of a head: then they may be pickled, and the
       one file of its form there may have any name, safetensors before others.
 
@@ -164,7 +162,7 @@ def open_tensors(
   """
   tensors: dict[str, Tensor] = {}
   for path, expected in sorted(_list_files(directory, of_head).items()):
-    file, eight = _open(path, stack), None
+    file, eight = _open(path), None
     names = set(file.keys())
     if expected - names:
       raise CheckpointError(
@@ -181,7 +179,7 @@ def open_tensors(
   return tensors
 
 
-def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
+def _open(path: pathlib.Path) -> Any:
   try:
     if path.name == GGUF:
       from specjax.checkpoints import gguf_files  # Which imports this module.
@@ -189,7 +187,7 @@ def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Any:
       return gguf_files.Gguf(path)
     if path.suffix != '.safetensors':
       return Pickled(path)
-    return stack.enter_context(safetensors.safe_open(path, 'numpy'))
+    return safetensors.safe_open(path, 'numpy')
   except OSError as error:
     raise CheckpointError(
       f'{path} is missing or unreadable ({error}); copy it again'

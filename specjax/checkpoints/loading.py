@@ -1,7 +1,6 @@
 """Loading a model: its files are checked, then its `parameters` are read."""
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import math
@@ -107,14 +106,11 @@ class _Plan(NamedTuple):
     return jax.eval_shape(lambda x: linear.to_native(x, tied), made)
 
 
-def open_named(
-  directory: pathlib.Path, stack: contextlib.ExitStack
-) -> dict[str, Any] | None:
+def open_named(directory: pathlib.Path) -> dict[str, Any] | None:
   """Returns weights by the names that a language model alone has for them.
 
   Args:
     directory: of the checkpoint.
-    stack: of what is open.
 
   Returns:
     The tensors. Those of a model of the Hub whose weights are not here cannot
@@ -126,7 +122,7 @@ def open_named(
   if lacks_weights(directory):
     tensors = headers(directory)
   else:
-    tensors = open_tensors(directory, stack)
+    tensors = open_tensors(directory)
   if tensors is None:
     return None
   config = read_json(directory / CONFIG)
@@ -136,7 +132,7 @@ def open_named(
   return wrappers.text_tensors(tensors) if wrapped else tensors
 
 
-def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
+def _plan(directory, max_length=None, quantized=False) -> _Plan:
   attributes = read_json(directory / CONFIG)
   attributes, _ = quantization.split(directory, attributes, quantized)
   try:
@@ -146,7 +142,7 @@ def _plan(directory, stack, max_length=None, quantized=False) -> _Plan:
     shapes = conversion.shape_params(config)
   except ValueError as error:
     raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  tensors = open_named(directory, stack)
+  tensors = open_named(directory)
   family = family.of(tensors or ())
   untold = wrappers.is_wrapper(attributes) and wrappers.TIED not in attributes
   if tensors is not None and untold:  # Its default was another before.
@@ -198,9 +194,8 @@ def describe(
   Raises:
     CheckpointError: `load` would refuse it.
   """
-  with contextlib.ExitStack() as stack:
-    plan = _plan(locate(path), stack, max_length, quantized)
-    stored = _bytes_of(plan.tensors.values())
+  plan = _plan(locate(path), max_length, quantized)
+  stored = _bytes_of(plan.tensors.values())
   return Description(
     plan.family.model_type,
     plan.model,
@@ -258,19 +253,18 @@ def load(
       f'{path}: weights are floats on a mesh; leave out weights = '
       f'{form.weights!r}'
     )
-  with contextlib.ExitStack() as stack:
-    directory = locate(path, weights=True)
-    plan = _plan(directory, stack, max_length, quantized)
-    model, places = plan.model, {}
-    dtype = resolve(dtype, plan.dtype)
-    if placement is not None:
-      places = flax.traverse_util.flatten_dict(
-        transformer.shardings(model.config, placement), sep='/'
-      )
-      model = transformer.place(model, placement)
-    params = parameters.read_parameters(
-      plan.sources, plan.shapes, plan.tensors, dtype, places, form
+  directory = locate(path, weights=True)
+  plan = _plan(directory, max_length, quantized)
+  model, places = plan.model, {}
+  dtype = resolve(dtype, plan.dtype)
+  if placement is not None:
+    places = flax.traverse_util.flatten_dict(
+      transformer.shardings(model.config, placement), sep='/'
     )
+    model = transformer.place(model, placement)
+  params = parameters.read_parameters(
+    plan.sources, plan.shapes, plan.tensors, dtype, places, form
+  )
   made = flax.traverse_util.unflatten_dict(params, sep='/')
   made = devices.lay_weights(model.config.device, made)
   return variants.to_native(model, made) if form.blocks else (model, made)
@@ -373,21 +367,20 @@ def fingerprint(path: str | os.PathLike) -> str:
     CheckpointError: it cannot be read.
   """
   digest = hashlib.sha256()
-  with contextlib.ExitStack() as stack:
-    directory = locate(path, weights=True)
-    _, join = quantization.split(directory, read_json(directory / CONFIG))
-    tensors = join(open_tensors(directory, stack))
-    for name in sorted(tensors):
-      tensor = tensors[name]
-      size = int(np.prod(tensor.shape, dtype=np.int64))
-      spread = np.linspace(0, size - 1, min(size, _SAMPLED)).astype(np.int64)
-      places = np.unravel_index(spread, tensor.shape)
-      values = [
-        # One element, since a part is all that is read of the file.
-        np.asarray(tensor.read(tuple(slice(i, i + 1) for i in place)))
-        for place in zip(*places, strict=True)
-      ]
-      digest.update(f'{name} {tuple(tensor.shape)}\n'.encode())
-      rounded = np.asarray(values, np.float32).astype(jnp.bfloat16)
-      digest.update(rounded.ravel().view(np.uint16).tobytes())
+  directory = locate(path, weights=True)
+  _, join = quantization.split(directory, read_json(directory / CONFIG))
+  tensors = join(open_tensors(directory))
+  for name in sorted(tensors):
+    tensor = tensors[name]
+    size = int(np.prod(tensor.shape, dtype=np.int64))
+    spread = np.linspace(0, size - 1, min(size, _SAMPLED)).astype(np.int64)
+    places = np.unravel_index(spread, tensor.shape)
+    values = [
+      # One element, since a part is all that is read of the file.
+      np.asarray(tensor.read(tuple(slice(i, i + 1) for i in place)))
+      for place in zip(*places, strict=True)
+    ]
+    digest.update(f'{name} {tuple(tensor.shape)}\n'.encode())
+    rounded = np.asarray(values, np.float32).astype(jnp.bfloat16)
+    digest.update(rounded.ravel().view(np.uint16).tobytes())
   return digest.hexdigest()

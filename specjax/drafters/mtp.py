@@ -11,7 +11,6 @@ while more is drafted. So it is an EAGLE head of version 1 with more norms,
 whose layer is one of the target's that attends.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
@@ -197,12 +196,11 @@ class _Files(NamedTuple):
   tensors: dict[str, Any]
 
 
-def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
+def _open(target: Target, weights: bool) -> _Files:
   """Finds the next-token layer of a target.
 
   Args:
     target: the target.
-    stack: closes the files.
     weights: fetch what is missing of a model of the Hub.
 
   Raises:
@@ -214,7 +212,7 @@ def _open(target: Target, stack: contextlib.ExitStack, weights: bool) -> _Files:
   directory = checkpoints.locate(target.path, weights)
   attributes, _ = quantization.split(directory, read_json(directory / CONFIG))
   family, _ = conversion.read_attributes(FAMILIES, attributes)
-  tensors = loading.open_named(directory, stack)
+  tensors = loading.open_named(directory)
   if tensors is None:
     raise CheckpointError(
       f'{directory} lacks the weights of the target, and the Hub cannot be '
@@ -245,9 +243,8 @@ def describe_head(target: Target) -> files.Description:
   Raises:
     CheckpointError: the target has none, or it is damaged.
   """
-  with contextlib.ExitStack() as stack:
-    found, head, sources, tensors = _open(target, stack, weights=False)
-    parameters.check_tensors(sources, _shapes(head), tensors)
+  found, head, sources, tensors = _open(target, weights=False)
+  parameters.check_tensors(sources, _shapes(head), tensors)
   return files.Description(
     KIND, found.format, found.parameters, found.dtype, head.sizes.taps
   )
@@ -256,9 +253,8 @@ def describe_head(target: Target) -> files.Description:
 def _read(target: Target, read_as: Mapping[str, Any], dtype: str = '') -> Read:
   overrides.check(read_as, _OPTIONS)
   dtype = precision.check_dtype(dtype or target.dtype)
-  with contextlib.ExitStack() as stack:
-    found, head, sources, tensors = _open(target, stack, weights=True)
-    flat = parameters.read_parameters(sources, _shapes(head), tensors, dtype)
+  found, head, sources, tensors = _open(target, weights=True)
+  flat = parameters.read_parameters(sources, _shapes(head), tensors, dtype)
   params = flax.traverse_util.unflatten_dict(flat, sep='/')
 
   def make(config: Mapping[str, Any]) -> Head:

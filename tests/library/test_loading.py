@@ -1,6 +1,5 @@
 """Where checkpoints come from, what is wrong with them, what loading costs."""
 
-import contextlib
 import dataclasses
 import json
 import sys
@@ -153,11 +152,8 @@ def test_pickled_weights_are_never_read(name, directory):
 def test_pickled_heads_need_torch(tmp_path, monkeypatch):
   (tmp_path / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n(S"false"\ntR.')
   monkeypatch.setitem(sys.modules, 'torch', None)
-  with (
-    contextlib.ExitStack() as stack,
-    pytest.raises(CheckpointError, match='is not installed: pip'),
-  ):
-    checkpoints.files.open_tensors(tmp_path, stack, of_head=True)
+  with pytest.raises(CheckpointError, match='is not installed: pip'):
+    checkpoints.files.open_tensors(tmp_path, of_head=True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Files that torch.save wrote, against what torch reads of them."""
 
-import contextlib
 import json
 import os
 
@@ -16,11 +15,10 @@ pytestmark = pytest.mark.parity
 
 
 def read(folder):
-  with contextlib.ExitStack() as stack:
-    tensors = open_tensors(folder, stack, of_head=True)
-    return {
-      name: x.read((slice(None),) * len(x.shape)) for name, x in tensors.items()
-    }
+  tensors = open_tensors(folder, of_head=True)
+  return {
+    name: x.read((slice(None),) * len(x.shape)) for name, x in tensors.items()
+  }
 
 
 def test_a_module_is_read_as_torch_reads_it(tmp_path):
@@ -48,10 +46,9 @@ def test_a_module_is_read_as_torch_reads_it(tmp_path):
 def test_a_part_is_read_alone(tmp_path):
   whole = torch.randn(6, 4).bfloat16()
   torch.save({'x': whole}, tmp_path / 'head.pt')
-  with contextlib.ExitStack() as stack:
-    tensor = open_tensors(tmp_path, stack, of_head=True)['x']
-    assert (tensor.shape, tensor.dtype) == ((6, 4), 'BF16')
-    part = tensor.read((slice(1, 3), slice(None)))
+  tensor = open_tensors(tmp_path, of_head=True)['x']
+  assert (tensor.shape, tensor.dtype) == ((6, 4), 'BF16')
+  part = tensor.read((slice(1, 3), slice(None)))
   np.testing.assert_array_equal(part.astype(float), whole[1:3].double())
   assert part.base is None  # Not a view of the file.
 

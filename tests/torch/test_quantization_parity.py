@@ -1,6 +1,5 @@
 """Quantised weights against the packages that write them."""
 
-import contextlib
 import importlib.util
 import pathlib
 
@@ -23,10 +22,9 @@ def read(folder, tensors, config):
   content = {f'm.{name}': x.contiguous() for name, x in tensors.items()}
   safetensors.save_file(content, file)
   _, join = quantization.split(folder, {'quantization_config': config})
-  with contextlib.ExitStack() as stack:
-    weight = join(files.open_tensors(folder, stack))['m.weight']
-    assert weight.shape == SHAPE
-    return torch.tensor(weight.read((slice(None),) * 2))
+  weight = join(files.open_tensors(folder))['m.weight']
+  assert weight.shape == SHAPE
+  return torch.tensor(weight.read((slice(None),) * 2))
 
 
 def as_torch(name):

@@ -4,7 +4,6 @@ A head is a directory: `config.json` with its sizes, kind and the target's
 fingerprint, and `model.safetensors`; or one of others, see `published`.
 """
 
-import contextlib
 import json
 import math
 import pathlib
@@ -130,8 +129,7 @@ def describe(path: str | pathlib.Path, target: Target) -> Description | None:
   """
   if kind := _own_kind(path):
     config = read_config(path, kind)
-    with contextlib.ExitStack() as stack:
-      tensors = published.look(pathlib.Path(path), stack).values()
+    tensors = published.look(pathlib.Path(path)).values()
     count = sum(math.prod(x.shape) for x in tensors)
     taps = tuple(config.get('taps', ()))
     return Description(kind, 'specjax', count, 'float16', taps)

@@ -1,7 +1,6 @@
 """Formats of published heads, and how their parameters are read."""
 
 import collections
-import contextlib
 import math
 import pathlib
 from collections.abc import Callable, Collection, Mapping
@@ -169,12 +168,9 @@ class Format(NamedTuple):
   describe: Callable[[Files, str], Found]
 
 
-def open_head(
-  directory: pathlib.Path, stack: contextlib.ExitStack
-) -> dict[str, Tensor]:
+def open_head(directory: pathlib.Path) -> dict[str, Tensor]:
   """The tensors of a head by name, without a prefix that all of them share."""
-  tensors = open_tensors(directory, stack, of_head=True)
-  return without_prefix(tensors)
+  return without_prefix(open_tensors(directory, of_head=True))
 
 
 def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -258,11 +254,10 @@ def read(found: Found, shapes: Any, dtype: Any) -> Any:
     for key, source in found.sources.items()
     if not isinstance(source, Made)
   }
-  with contextlib.ExitStack() as stack:
-    tensors = open_head(found.directory, stack)
-    check_names(found, tensors)
-    params = parameters.read_parameters(plain, flat, tensors, dtype)
-    params |= {k: jnp.asarray(x) for k, x in calculate(found, tensors).items()}
+  tensors = open_head(found.directory)
+  check_names(found, tensors)
+  params = parameters.read_parameters(plain, flat, tensors, dtype)
+  params |= {k: jnp.asarray(x) for k, x in calculate(found, tensors).items()}
   return flax.traverse_util.unflatten_dict(params, sep='/')
 
 

@@ -49,9 +49,7 @@ def formats() -> tuple[Format, ...]:
   )
 
 
-def look(
-  directory: pathlib.Path, stack: contextlib.ExitStack
-) -> dict[str, Tensor]:
+def look(directory: pathlib.Path) -> dict[str, Tensor]:
   """The tensors of a head; of one on the Hub from headers, where it has any.
 
   Weights that the Hub shows no headers of are fetched, unless config.json has
@@ -61,12 +59,12 @@ def look(
     CheckpointError: they cannot be read.
   """
   if not lacks_weights(directory, of_head=True):
-    return open_head(directory, stack)
+    return open_head(directory)
   with contextlib.suppress(CheckpointError):  # It has no safetensors.
     return without_prefix(headers(directory) or {})
   if read_json(directory / CONFIG).get('num_hidden_layers', 1) > 1:
     return {}
-  return open_head(resolve(directory, of_head=True), stack)
+  return open_head(resolve(directory, of_head=True))
 
 
 def find(
@@ -90,16 +88,15 @@ def find(
   attributes = read_json(directory / CONFIG)
   if 'kind' in attributes:
     return None  # One of our own.
-  with contextlib.ExitStack() as stack:
-    tensors = look(directory, stack)
-    names = frozenset(tensors)
-    for each in formats():
-      if each.holds(names):
-        files = Files(directory, attributes, tensors, target)
-        found = each.describe(files, each.name)._replace(directory=directory)
-        check_names(found, tensors)
-        calculate(found, tensors)  # They are few, and may be damaged.
-        return measure(found, tensors)
+  tensors = look(directory)
+  names = frozenset(tensors)
+  for each in formats():
+    if each.holds(names):
+      files = Files(directory, attributes, tensors, target)
+      found = each.describe(files, each.name)._replace(directory=directory)
+      check_names(found, tensors)
+      calculate(found, tensors)  # They are few, and may be damaged.
+      return measure(found, tensors)
   return None
 
 
