@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import copy
 import dataclasses
+import functools
 import re
 import secrets
 import time
@@ -361,18 +362,13 @@ class Service:
     self.check()
     run.seed = seed
     run.prompt_tokens = sum(len(one.prompt) for one in made[:: asked.n])
-    target = self._opened.pair.target
     run.texts = [
       Text(
         request,
-        lambda piece, place=place: run.tell(place, piece),
-        tokenizer=target.tokenizer,
-        eos=target.eos,
-        stop=asked.stop,
-        streams=asked.stream,
-        logprobs=asked.logprobs is not None,
-        origins=asked.origins,
-        began=run.began,
+        functools.partial(run.tell, place),
+        self._opened.pair.target,
+        asked,
+        run.began,
       )
       for place, request in enumerate(made)
     ]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from specjax.api.text import Shown
 from specjax.loop.token_records import Logprob
 from specjax.requests.pool import Pool, Progress, Request
-from specjax.serving.requests import Refused
-from specjax.types import Counts
+from specjax.serving.requests import Asked, Refused
+from specjax.types import Counts, Target
 
 STOP, LENGTH = 'stop', 'length'
 _Key = tuple[int, int]  # place of a pool, and the number of a request in it
@@ -135,34 +135,24 @@ class Text:
     self,
     request: Request,
     tell: Callable[[Piece], None],
-    *,
-    tokenizer: Any,
-    eos: tuple[int, ...],
-    stop: tuple[str, ...] = (),
-    streams: bool = False,
-    logprobs: bool = False,
-    origins: bool = False,
-    began: float = 0.0,
+    target: Target,
+    asked: Asked,
+    began: float,
   ):
     """Takes a request and its surroundings.
 
     Args:
       request: of the pool.
       tell: is called in the thread of the worker.
-      tokenizer: of the target.
-      eos: tokens that end a text.
-      stop: strings that do.
-      streams: the client reads along; otherwise all comes at the end.
-      logprobs: the client asks for log-probabilities.
-      origins: the client asks for the origins of tokens.
-      began: when the request came, by `time.monotonic`; 0: now.
+      target: whose tokens the text is made of.
+      asked: what the client asked; unless for a stream, all comes at the end.
+      began: when the request came, by `time.monotonic`.
     """
-    self.request, self.tell, self.streams = request, tell, streams
-    self.began = began or time.monotonic()
+    self.request, self.tell, self.began = request, tell, began
     # What is decoded behind a stop string is in nobody's text.
-    self.watched = streams or bool(stop)
-    self._eos, self._logprobs, self._origins = eos, logprobs, origins
-    self._shown = Shown(tokenizer, eos, stop)
+    self.watched = asked.stream or bool(asked.stop)
+    self._asked, self._eos = asked, target.eos
+    self._shown = Shown(target.tokenizer, target.eos, asked.stop)
     self._kept = Piece()
     self.counts: Counts | None = None  # of the turn before
 
@@ -173,11 +163,11 @@ class Text:
     texts = self._shown.push(one.tokens, one.done)
     said: tuple[tuple[int, Logprob], ...] = ()
     used = len(texts)
-    if self._logprobs:
+    if self._asked.logprobs is not None:
       pairs = zip(one.tokens[:used], one.logprobs[:used], strict=True)
       said = tuple(x for x in pairs if x[0] not in self._eos)
     origins: tuple[tuple[str, str], ...] = ()
-    if self._origins:
+    if self._asked.origins:
       origins = tuple(zip(texts, one.origins[:used], strict=True))
     kept = self._kept
     text, tokens = kept.text + ''.join(texts), kept.tokens + used
@@ -186,8 +176,10 @@ class Text:
     if one.done or self._shown.ended:
       finish = STOP if self._shown.ended else LENGTH
       return piece._replace(finish=finish, counts=one.counts)
-    self._kept = Piece() if self.streams else piece
-    return piece if self.streams else Piece()
+    if self._asked.stream:
+      return piece
+    self._kept = piece
+    return Piece()
 
 
 class Worker:

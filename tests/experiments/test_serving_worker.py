@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from specjax.models import table
 from specjax.programs import serve
 from specjax.requests import pool, request_sampling
 from specjax.serving import app, service, worker
+from specjax.serving.requests import Asked
 from specjax.serving.worker import Counters
-from specjax.types import Params, Spec
+from specjax.types import Params, Spec, Target
 from tests.support import models, serving, tiny
 
 MODEL = table.build(models.VOCAB)
@@ -52,14 +54,9 @@ class Told:
       if piece.finish or piece.error:
         self.ended.set()
 
-    self.text = worker.Text(
-      request,
-      tell,
-      tokenizer=Digits(),
-      eos=(),
-      stop=given['stop'],
-      streams=given['streams'],
-    )
+    target = Target(MODEL, tokenizer=Digits())
+    asked = Asked(False, [], {}, stop=given['stop'], stream=given['streams'])
+    self.text = worker.Text(request, tell, target, asked, time.monotonic())
 
   @property
   def shown(self):
