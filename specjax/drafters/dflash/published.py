@@ -18,6 +18,7 @@ written by SpecForge, where `shift_label` says the same of it. DFlash2 (z-lab)
 has convolutions and windows, too.
 """
 
+import functools
 from typing import Any
 
 from specjax.checkpoints.families import rope, values
@@ -91,8 +92,8 @@ _TENSORS: dict[str, dict[str, tuple[TensorSplit, str]]] = {
 }
 
 
-def _holds(names: frozenset[str]) -> bool:
-  own = {'fc.weight', 'hidden_norm.weight', 'norm.weight'}
+def _holds(mark: str, names: frozenset[str]) -> bool:
+  own = {mark, 'fc.weight', 'hidden_norm.weight', 'norm.weight'}
   return own <= names and f'{_ATTENTION}q_proj.weight' in names
 
 
@@ -368,12 +369,9 @@ def _describe(files: Files, name: str) -> Found:
   )
 
 
-FORMATS = (
-  *(
-    Format(name, lambda x, mark=mark: _holds(x) and mark in x, _describe)
-    for name, mark in _MARKS.items()
-  ),
-  Format('DFlash', _holds, _describe),
+FORMATS = tuple(
+  Format(name, functools.partial(_holds, mark), _describe)
+  for name, mark in {**_MARKS, 'DFlash': 'fc.weight'}.items()
 )
 
 

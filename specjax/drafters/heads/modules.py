@@ -57,7 +57,7 @@ def read(
   config = target.model.config
 
   def make(values: Mapping[str, Any]) -> Any:
-    made = overrides.pick(sizes, values)
+    made: Any = overrides.pick(sizes, values)
     files.check_taps(config.num_layers, made.taps)
     return head(target.model, made)
 
