@@ -13,31 +13,20 @@ explain, it is not believed either.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling
+from specjax.bench import parting
 from specjax.bench.measure import Decoding
-from specjax.models import cache as caches
+from specjax.bench.parting import Scoring, read_source
 from specjax.models import layouts, prefill, sharding, transformer, uniform
-from specjax.types import Source
 
 _MATTER = 16  # largest logits that the noise is taken over
 _SLACK = 16  # times the effect of one rounding that shapes may be apart
-
-
-class Scoring(NamedTuple):
-  """A way to score a text: all that decides about rounding."""
-
-  target: transformer.Model
-  weights: Any  # in the dtype that is computed in
-  rows: int  # tokens scored at once
-  batch: int
-  slots: int
-  source_slots: int | None = None  # of what an encoder reads
 
 
 class Difference(NamedTuple):
@@ -58,6 +47,9 @@ class Difference(NamedTuple):
     verdict: 'tie' where the margin is within the noise, and within 16 times
       the rounding; otherwise 'bug'. Where both ways give a row the same bits,
       every difference is a bug, see `layouts.parting`.
+    operation: where bits of a row first part, see `parting.Parting`; None where
+      nobody looked: texts of another program, and other weights.
+    rows: fewest rows of a text in a pass at which they part there, or None.
   """
 
   position: int
@@ -67,6 +59,8 @@ class Difference(NamedTuple):
   noise: float
   rounding: float
   verdict: str
+  operation: str | None = None
+  rows: int | None = None
 
 
 def way(
@@ -122,21 +116,10 @@ def _nudge(weights):
   return structure.unflatten(map(move, keys, leaves))
 
 
-def _source(way: Scoring, sources, batch: int) -> Source | None:
-  """Returns what the encoder reads of one prompt, in every row."""
-  if sources is None:
-    return None
-  needed = caches.round_slots(len(sources[0]))
-  slots = caches.fit_slots(
-    'source_slots', way.source_slots, needed, 'the prompt'
-  )
-  return Source(*prefill.pad(sources * batch, slots))
-
-
 def _score(way: Scoring, padded, length: int, sources) -> list[jax.Array]:
   """Logits [V] after `length` tokens, at every row of a block and a batch."""
   tokens = jnp.broadcast_to(padded[:, : way.slots], (way.batch, way.slots))
-  source = _source(way, sources, way.batch)
+  source = read_source(way, sources, way.batch)
   scores = []
   for row in range(min(way.rows, length)):
     begin = jnp.full(way.batch, length - row, jnp.int32)
@@ -170,7 +153,7 @@ def _measure(ways: list[Scoring], prompt, new, values):
     scored += _score(way, padded, length, sources)
     if any(way.weights is other.weights for other in ways[:i]):
       continue
-    source = _source(way, sources, 1)
+    source = read_source(way, sources, 1)
     for passes, weights in (
       (whole, way.weights),
       (nudged, _nudge(way.weights)),
@@ -247,6 +230,7 @@ def explain(
     margin = float(first.max() - first[pair].min())
   tie = margin is not None and margin <= min(noise, _SLACK * rounding)
   tie = tie and not (ours and same_bits(ways))
+  parted = parting.find(ways, prompt, text[:position]) if ours else None
   return Difference(
     position,
     (pair[0], pair[1]),
@@ -255,4 +239,5 @@ def explain(
     noise,
     rounding,
     'tie' if tie else 'bug',
+    *(parted or ()),
   )

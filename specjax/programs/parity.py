@@ -4,7 +4,8 @@
 
 Every drafter's text is compared with that of another way to decode the same
 prompts: the config names a function of `against`. `ties` says what is measured
-and what a tie is. The exit status is 1 where there are bugs.
+and what a tie is, `parting` the operation at which bits part first. The exit
+status is 1 where there are bugs.
 """
 
 import functools

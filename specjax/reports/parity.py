@@ -1,5 +1,6 @@
 """Rows of `specjax parity`: which texts are identical, how others part."""
 
+from specjax.reports import verdicts
 from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import blocks, markdown, number, paragraph
 
@@ -54,4 +55,6 @@ def summary(rows: list[dict]) -> str:
     names = ['drafter', 'gamma', 'prompt', 'position', 'tokens', *_MEASURED]
     table = markdown([*names, 'verdict'], differences)
     text += f'\n### Where texts part\n\n{table}\n{_LEGEND}'
+    if where := verdicts.partings(d for r in rows for d in r['differences']):
+      text += f'\n{paragraph(f"In passes over these texts {where}.")}\n'
   return text

@@ -4,7 +4,9 @@ A drafter wins only where the whole interval of its speed-up lies above 1, and
 only with a rule that keeps the distribution of the target.
 """
 
+import collections
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -17,14 +19,28 @@ WINS, UNDECIDED, UNKNOWN, LOSES = 'wins', 'undecided', 'unknown', 'loses'
 _ORDER = (WINS, UNDECIDED, UNKNOWN, LOSES)
 
 
+def partings(differences: Iterable[dict]) -> str:
+  """Says where bits of a row first part; '' where nobody looked."""
+  places = collections.Counter(
+    d['operation'] + (f' at {counted(d["rows"], "row")}' if d['rows'] else '')
+    for d in differences
+    if d.get('operation')  # Differences of older rows have none.
+  )
+  if not places:
+    return ''
+  texts = (f'in {x} ({counted(n, "text")})' for x, n in places.most_common())
+  return f'bits first part {", ".join(texts)}'
+
+
 def faults(row: dict) -> list[str]:
   """Says why a row decides nothing: impossible values, or wrong texts."""
   reasons = list(row.get('impossible') or ())
   bugs = [d for d in row.get('differences') or () if d['verdict'] == 'bug']
   if bugs and row['lossless']:
+    where = partings(bugs)
     reasons.append(
       f'{len(bugs)} of its texts at temperature 0 differ from plain decoding '
-      'by more than a tie'
+      f'by more than a tie{where and f"; {where}"}'
     )
   return reasons
 

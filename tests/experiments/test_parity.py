@@ -10,7 +10,7 @@ import pytest
 
 from configs import pair as pair_config
 from specjax import sampling, verify
-from specjax.bench import comparisons, measure, ties
+from specjax.bench import comparisons, measure, parting, ties
 from specjax.bench.config import Checkpoint, Parity, Prompts
 from specjax.certify import planted
 from specjax.drafters import lm, plain
@@ -94,6 +94,8 @@ def test_shapes_that_are_too_far_apart_excuse_nothing():
   found = ties.explain(wrong, PROMPT, GREEDY, [a], [b])
   assert found.noise > found.margin
   assert found.verdict == 'bug'
+  assert found.operation is not None
+  assert 1 <= found.rows <= 4
 
 
 def test_a_text_that_ends_early_is_a_bug():
@@ -183,8 +185,28 @@ def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
     assert 0 <= d['gap'] <= d['margin'] <= d['noise']
     assert d['noise'] > 1e-4
     assert d['tokens'][0] != d['tokens'][1]
+    assert d['operation'] is None
   summary = (tmp_path / 'a' / 'summary.md').read_text()
   assert summary.count('| tie') == found['ties'] + 1  # and the head
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('kernel')
+def test_in_the_same_bits_a_wrong_rule_parts_no_operation(
+  folder, tmp_path, capsys
+):
+  x = config(
+    folder,
+    exact='bits',
+    verifiers=('tests.experiments.test_parity.ACCEPTS_ALWAYS',),
+    results=str(tmp_path / 'a'),
+  )
+  status, found, (row,) = run(x, capsys)
+  assert (status, found['ties']) == (1, 0)
+  parted = {(d['operation'], d['rows']) for d in row['differences']}
+  assert parted == {(parting.NOWHERE, None)}
+  *_, last = (tmp_path / 'a' / 'summary.md').read_text().splitlines()
+  assert last.endswith('bits first part in no operation (1 text).')
 
 
 def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
@@ -239,6 +261,7 @@ def test_texts_of_another_program(folder, tmp_path, capsys):
   (difference,) = row['differences']
   assert (difference['prompt'], difference['position']) == (1, 5)
   assert difference['tokens'] == [wrote[1][5], wrote[1][5] + 1]
+  assert (difference['operation'], difference['rows']) == (None, None)
 
   write({'prompt': 0, 'text': text}, {'prompt': 1, 'tokens': other})
   with pytest.raises(UserError, match='prompt 0 has 2 tokens and no end of'):

@@ -12,7 +12,14 @@ from experiments import against, step_costs, tables
 from specjax import reports
 from specjax.bench import results
 from specjax.cli import names
-from specjax.reports import certify, explain, parity, predict, run
+from specjax.reports import (
+  certify,
+  explain,
+  parity,
+  predict,
+  run,
+  verdicts,
+)
 from specjax.stats import row as fields
 from tests.support import rows as made
 
@@ -218,6 +225,28 @@ def test_texts_that_part_are_counted():
     'part at a tie and 1 by a bug. On an abacus: batch 1.'
   )
   assert 'are identical. On' in said(parity.headline(rows[:1]))
+
+
+def test_the_operation_at_which_bits_part_is_said():
+  def part(operation, rows, **more):
+    change = dict.fromkeys(('gap', 'margin', 'noise', 'rounding'), 0.1)
+    change |= {'prompt': 3, 'position': 5, 'tokens': [1, 2], 'verdict': 'bug'}
+    return change | {'operation': operation, 'rows': rows} | more
+
+  first, none = part('layer0/up', 4), part('no operation', None)
+  found = [first, none, first, part(None, None)]
+  of_old = {k: v for k, v in none.items() if k not in ('operation', 'rows')}
+  row = check(bugs=5, differences=[*found, of_old])
+  assert said(parity.summary([row])).endswith(
+    'In passes over these texts bits first part in layer0/up at 4 rows (2 '
+    'texts), in no operation (1 text).'
+  )
+  assert verdicts.faults(row | {'lossless': True}) == [
+    '5 of its texts at temperature 0 differ from plain decoding by more than a '
+    'tie; bits first part in layer0/up at 4 rows (2 texts), in no operation (1 '
+    'text)'
+  ]
+  assert 'bits' not in parity.summary([check(bugs=1, differences=[of_old])])
 
 
 def certificate(*more):
