@@ -23,6 +23,7 @@ from specjax.checkpoints import (
   quantization,
   vocabularies,
 )
+from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.checkpoints.files import CONFIG, read_json
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import pard
@@ -319,7 +320,7 @@ def trainable(
 
   Raises:
     ValueError: both or neither are given, the draft has another vocabulary or
-      an encoder, or no draft has such masks.
+      an encoder, no family writes such sizes, or no draft has such masks.
   """
   if bool(path) == bool(sizes):
     raise ValueError(
@@ -346,6 +347,8 @@ def trainable(
     model = transformer.build(
       transformer.TransformerConfig(vocab_size=vocab, **(own | sizes))
     )
+    # Refused here, or the trained draft could not be saved.
+    conversion.write_attributes(FAMILIES, model.config, {})
 
   masks = masked.masks_of(mask_token, vocab, places, keep)
 

@@ -223,6 +223,8 @@ eagle.trainable(TARGET, start='target', width=8, taps=(0,))
   => end taps with 1, got
 eagle.trainable(TARGET, start='target')
   => choose a width of at most that, got 256
+lm.trainable(TARGET, gated=False, num_layers=1, mlp_width=8, **models.SMALL)
+  => llama has no gated = False
 medusa.trainable(TARGET, 0) => count must be at least 1
 dflash.trainable(TARGET, **SIZES | {'block': 1}) => block is 1: it holds
 dflash.trainable(TARGET, **SIZES | {'layers': 0}) => layers must be at least 1
