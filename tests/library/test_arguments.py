@@ -337,6 +337,7 @@ TABLE = table.build(models.VOCAB)
 STOPS = policies.heuristic()
 NAMES = {
   **vars(drafters),
+  **{name: getattr(drafters, name) for name in drafters.DRAFTERS},
   'CHAIN': drafters.lm.make(TABLE, 2),
   'DRAFT': models.DRAFT,
   'HOST': Target(models.TARGET),
