@@ -8,8 +8,8 @@ must end as its cell says, and all together have the target's distribution.
 """
 
 import dataclasses
+import functools
 import itertools
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -413,10 +413,8 @@ def _row(name: str, results: list[Result], level: float) -> dict:
   )
 
 
-def _words(value: float) -> str:
-  """A number as a simple fraction, if cuts of cells leave it one."""
-  near = Fraction(float(value)).limit_denominator(100)
-  return str(near) if abs(near - float(value)) < 2e-7 else f'{value:.6g}'
+# A number as a simple fraction, if cuts of cells leave it one.
+_words = functools.partial(small_steps.in_words, most=100, within=2e-7)
 
 
 def describe(result: Result) -> dict[str, Any]:

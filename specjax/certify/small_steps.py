@@ -394,12 +394,12 @@ def simplify(rule: Rule, fault: Fault) -> Fault:
     fault = simpler
 
 
-def in_words(value: float) -> str:
-  """A number as a simple fraction where it is one."""
+def in_words(value: float, most: int = 1000, within: float = TOLERANCE) -> str:
+  """A number as a fraction of a small denominator where it is nearly one."""
   if not np.isfinite(value):
     return str(float(value))
-  near = Fraction(float(value)).limit_denominator(1000)
-  return str(near) if abs(near - float(value)) < TOLERANCE else f'{value:.6g}'
+  near = Fraction(float(value)).limit_denominator(most)
+  return str(near) if abs(near - float(value)) < within else f'{value:.6g}'
 
 
 def _list(values: Iterable[float]) -> list[str]:
