@@ -255,43 +255,23 @@ class Transformers:
     paths = set()
     for name, planned, gamma, dtype in chosen:
       if planned.load == NGRAM:
-        made.append(
-          self.make(
-            PEER_LOOKUP,
-            self.target,
-            name,
-            gamma,
-            prompt_lookup_num_tokens=gamma,
-          )
-        )
+        options = {'prompt_lookup_num_tokens': gamma}
+        made.append(self.make(PEER_LOOKUP, self.target, name, gamma, **options))
       if planned.load != LM:
         continue
       assert dtype is not None  # It has weights.
-      speaks = self.tokenizers(planned.path)
+      options = self.tokenizers(planned.path)
       if planned.path not in paths:  # The defaults know no gamma of ours.
         paths.add(planned.path)
-        draft = load(planned.path, dtype)
-        made.append(
-          self.make(
-            PEER_DEFAULTS, self.target, name, assistant_model=draft, **speaks
-          )
-        )
+        options['assistant_model'] = load(planned.path, dtype)
+        made.append(self.make(PEER_DEFAULTS, self.target, name, **options))
       constant = {
         'num_assistant_tokens': gamma,
         'num_assistant_tokens_schedule': 'constant',
         'assistant_confidence_threshold': 0.0,
       }
-      draft = load(planned.path, dtype, constant)
-      made.append(
-        self.make(
-          PEER_CONSTANT,
-          self.target,
-          name,
-          gamma,
-          assistant_model=draft,
-          **speaks,
-        )
-      )
+      options |= {'assistant_model': load(planned.path, dtype, constant)}
+      made.append(self.make(PEER_CONSTANT, self.target, name, gamma, **options))
     return made
 
   def conditions(self) -> dict:
