@@ -166,9 +166,13 @@ def load(
   if exact == 'bits':
     shown = checkpoints.describe(directory, max_length=max_length)
     held = checkpoints.precision.resolve(dtype, shown.dtype)
-    layout, reason = layouts.for_bits(shown.model, shown.shapes(held, form))
+    given = shown.model, shown.shapes(held, form)
+    chosen, reason = layouts.for_bits(*given)
+    if layout == layouts.NATIVE and not form.blocks:  # Asked for.
+      reason = layouts.parting(*given)
     if reason:
       raise ValueError(f"exact is 'bits', but {reason}: choose 'auto'")
+    layout = chosen
   model, params = checkpoints.load(directory, dtype, max_length, form=form)
   if layout == layouts.NATIVE and not form.blocks:
     model, params = layouts.to_native(model, params) or (model, params)

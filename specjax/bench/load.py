@@ -417,6 +417,13 @@ def check_bits(plan: Plan, target: Description) -> None:
     _, reason = layouts.for_bits(target.model, shapes)
     reason = 'the model is on a mesh' if mesh else reason
     need(not reason, f'exact is bits, but {reason}: leave it out')
+    slow = layouts.parting(target.model, shapes)
+    if slow and jax.default_backend() == 'cpu':
+      print(
+        f'exact is bits, but {slow}: every pass has {uniform.ROWS} rows, which '
+        'takes a CPU many times as long',
+        file=sys.stderr,
+      )
 
 
 @progress.phase('loading')
@@ -490,6 +497,9 @@ def load_experiment(plan: Plan) -> Loaded:
     # The one layout that they have.
     one = {layouts.NATIVE: Arranged(*read)}
     return assemble(plan, target, texts, one, {layouts.NATIVE: drafts})
+  if plan.exact == 'bits' and layouts.for_bits(*read)[0] == layouts.UNIFORM:
+    same = {layouts.UNIFORM: Arranged(uniform.uniform(model), read[1])}
+    return assemble(plan, target, texts, same, {layouts.UNIFORM: drafts})
   forms = layouts.arrange(*read)
   in_layouts = {layouts.WHOLE: drafts}
   for layout, form in forms.items():
@@ -499,8 +509,6 @@ def load_experiment(plan: Plan) -> Loaded:
         n: load_drafter(p, laid) for n, p in planned.items()
       }
   if plan.exact == 'bits':
-    layout, _ = layouts.for_bits(*read)
-    forms[layouts.UNIFORM] = Arranged(uniform.uniform(model), read[1])
-    in_layouts[layouts.UNIFORM] = drafts
-    forms, in_layouts = {layout: forms[layout]}, {layout: in_layouts[layout]}
+    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
+    in_layouts = {layouts.NATIVE: in_layouts[layouts.NATIVE]}
   return assemble(plan, target, texts, forms, in_layouts)

@@ -136,6 +136,9 @@ def parting(model: Model, params: Weights) -> str:
       continue
     if {*names} & {*linear.NAMES} and w.ndim > 1:
       return f'the kernel does not multiply {"/".join(filter(None, names))}'
+  dtype = transformer.dtype_of(params).name
+  if dtype not in native.DTYPES:
+    return f'the kernel does not attend in {dtype}'
   return ''
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.models import cache as caches
-from specjax.models import transformer
+from specjax.models import transformer, uniform
 from specjax.models.config import TransformerConfig
 
 _LEAST_READ, _MOST_READ = 32, 512  # slots
@@ -113,6 +113,8 @@ def prefill(model, params, tokens, length, cache, taps=()):
   size = caches.block_of(slots)
   if slots % size:  # As a draft with tokens of its own may have.
     size = 128
+  if uniform.is_uniform(model):
+    size = min(size, uniform.ROWS)
   mask, offsets = transformer.causal(batch, size)
   dtype = caches.dtype_of(cache)
 

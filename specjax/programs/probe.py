@@ -102,7 +102,8 @@ def look(
   head = load.load_drafter(own, loaded.target, tell=False)
   longest = max(int(np.max(job.new_tokens)) for job in jobs)
   drafter = _deepest(own, head, min(DEPTH, longest, *one.gammas))
-  target = loaded.forms[layouts.WHOLE]
+  forms = loaded.forms
+  target = forms.get(layouts.WHOLE) or next(iter(forms.values()))
   spec = Spec(target.model, drafter, verify.observe, loaded.target.eos)
   way = measure.Decoding(spec, Params(target.params, head.params))
   try:

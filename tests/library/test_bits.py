@@ -282,6 +282,27 @@ def test_what_gives_a_row_other_bits_is_named(options, dtype, reason):
   assert layout == ('' if needs else 'uniform' if reason else 'native')
 
 
+def test_the_kernel_does_not_attend_in_float16():
+  """Its products take any type where weights have few bits."""
+  model = models.tiny(VOCAB, 2, **SIZES)
+  params = jax.jit(model.init)(jax.random.key(0))
+  params = jax.tree.map(lambda x: x.astype('float16'), params)
+  few = layouts.to_native(model, linear.quantize(params, False, 8))
+  assert 'float16' in layouts.parting(*few)
+  assert layouts.for_bits(*few) == ('', layouts.parting(*few))
+
+
+def test_more_rows_than_a_uniform_pass_has_are_refused():
+  model, params = made('float32', 'uniform')
+  with pytest.raises(ValueError, match='129 rows of a text'):
+    Steps(model, params).score(
+      *(np.zeros((1, 129), np.int32),) * 2,
+      np.ones((1, 129, 129), bool),
+      begun('float32', 'uniform'),
+      np.ones(1, np.int32),
+    )
+
+
 def test_a_target_is_loaded_with_them(folder):
   target = specjax.load(folder / 'target', exact='bits')
   assert target.layout == layouts.NATIVE
@@ -289,6 +310,7 @@ def test_a_target_is_loaded_with_them(folder):
   for field, options in {
     'exact': {'exact': 'bit'},
     'layout': {'exact': 'bits', 'layout': 'whole'},
+    'kernel': {'exact': 'bits', 'layout': 'native', 'dtype': 'float16'},
   }.items():
     with pytest.raises(ValueError, match=field):
       specjax.load(folder / 'target', **options)

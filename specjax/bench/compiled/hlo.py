@@ -261,6 +261,9 @@ def turns_of(
         turns[op.name] = int(known[1])
       elif layer:
         slots = span(place_of(op.path)[0], int(layer[1]))
+        if re.search(r'/each\d+/', op.path):  # Of `models.uniform`.
+          turns[op.name] = -(-slots // 512)
+          continue
         large = seen[op.path] % 2 == 0
         turns[op.name] = slots // 512 if large else -(-(slots % 512) // 128)
         seen[op.path] += 1
