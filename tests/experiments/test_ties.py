@@ -26,7 +26,7 @@ def moved(**changes):
 
 def ways(*dtypes):
   """Ways to compute of which only the precision is looked at."""
-  target = types.SimpleNamespace(config=None)  # of other code
+  target = types.SimpleNamespace(config=None, forward=None)  # of other code
   return [
     ties.Scoring(target, np.zeros(1, dtype), 2, 1, 128) for dtype in dtypes
   ]
