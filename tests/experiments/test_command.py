@@ -23,7 +23,7 @@ from tests.support.processes import ROOT
 STUDIES = [
   f'experiments.{file.stem}'
   for file in sorted((ROOT / 'experiments').glob('*.py'))
-  if '__main__' in file.read_text() and file.stem != 'commands'
+  if '__main__' in file.read_text() and file.stem not in COMMANDS
 ]
 
 
