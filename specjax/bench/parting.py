@@ -36,7 +36,7 @@ NOWHERE, HIDDEN = 'no operation', 'no module alone'
 _BEFORE = {'out': 'attention', 'down': 'activation'}
 _HEAD, _MODEL = 'head', 'the model'
 
-Rows = dict[str, list[Any]]  # arrays [B, T, ...] by the name of what made them
+Rows = dict[str, list[Any]]  # arrays [B, T, ...] by their operation
 
 
 class Scoring(NamedTuple):
@@ -47,7 +47,7 @@ class Scoring(NamedTuple):
   rows: int  # tokens scored at once
   batch: int
   slots: int
-  source_slots: int | None = None  # of what an encoder reads
+  source_slots: int | None = None  # for the text that an encoder reads
 
 
 class Parting(NamedTuple):
@@ -82,7 +82,7 @@ def read_source(way: Scoring, sources, batch: int) -> Source | None:
 
 
 def _row_arrays(value, shape) -> Iterator[tuple[str, Any]]:
-  """Arrays [B, T, ...] of what a module returns, and ends of their names."""
+  """Yields arrays [B, T, ...] that a module returned, and what names end in."""
   parts = value if type(value) is tuple else (value,)
   for x in parts:
     if hasattr(x, 'k'):  # A block of keys and values, of T slots.
@@ -236,7 +236,7 @@ class _Walk(NamedTuple):
 
 
 def _differ(rows, wanted) -> bool:
-  """Whether arrays [B, T, ...] have other bits; of `wanted` the first T."""
+  """Returns true if rows [B, T, ...] have other bits than the first wanted."""
   if len(wanted) != len(rows):  # All texts of a batch are the same.
     wanted = wanted[:1]
   wanted = np.broadcast_to(wanted[:, : rows.shape[1]], rows.shape)

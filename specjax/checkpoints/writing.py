@@ -54,7 +54,7 @@ def save(
     dtype: of the weights in the file: float32, float16 or bfloat16.
     eos: token ids that end a text; by default the tokenizer's.
     attributes: of config.json besides. Where the model is no Llama, Mistral,
-      Qwen2 or Qwen3, the content of the one that it was read from.
+      Qwen2 or Qwen3, the content of the config.json that it was read from.
 
   Raises:
     CheckpointError: the place is taken, the attributes are not the model's, the

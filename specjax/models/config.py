@@ -80,7 +80,7 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True)
 class _States:
-  """What layers with a state share, see `GatedDelta` and `Mamba2`."""
+  """The sizes of layers with a state, see `GatedDelta` and `Mamba2`."""
 
   layers: tuple[int, ...]
   key_heads: int

@@ -33,7 +33,7 @@ _QUERIES = 8  # rows that attend at once
 
 
 class _Rows(NamedTuple):
-  """What the rows of a pass are."""
+  """Says of each row of a pass which text it belongs to and what it sees."""
 
   text: jax.Array  # [ROWS] of the batch
   above: jax.Array  # [ROWS, ROWS] rows of its text up to itself, in order

@@ -30,7 +30,7 @@ LEAST = 3  # rows of a block in which a planted operation adds otherwise
 
 @pytest.fixture(autouse=True)
 def compiled_anew():
-  """What programs call is changed here: none of them may stay."""
+  """Forgets compiled programs, whose functions these tests change."""
   for program in (parting._pass, parting._read):
     program.clear_cache()
   yield
@@ -294,7 +294,7 @@ def logits_of(params, tokens, used, cache, *, model):
 
 
 def part(model, params, dtype):
-  """Whether logits of a block have other bits than those of single rows."""
+  """Returns true if logits of a block differ in a bit from single rows'."""
   cache = caches.empty(model.config, 1, SLOTS, dtype)
   tokens, rows = np.array([TEXT[:ROWS]], np.int32), []
   zero = np.zeros(1, np.int32)

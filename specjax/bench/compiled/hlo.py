@@ -38,7 +38,7 @@ _BITS = {'pred': 8, 's4': 4, 'u4': 4, 's8': 8, 'u8': 8, 'bf16': 16, 'f16': 16}
 _BITS |= {'s16': 16, 'u16': 16, 's64': 64, 'u64': 64, 'f64': 64, 'token': 0}
 _BITS |= {'s32': 32, 'u32': 32, 'f32': 32, 'c64': 64, 'c128': 128, 'opaque': 0}
 _KNOWN = r'known_trip_count":\{"n":"(\d+)"'  # turns of a loop
-_SAID = r'/each(\d+)/while$'  # likewise, see `models.uniform`
+_SAID = r'/each(\d+)/while$'  # turns, see `models.uniform`
 _NO_ESTIMATE = 1 << 40  # cycles; so many mean that XLA does not know
 
 # (what is counted, phase, module) -> how much of it a step has.
