@@ -2,8 +2,8 @@
 
   specjax certify
 
-Nothing is downloaded or read. Seven to ten minutes on two idle cores where
-programs are not kept yet, four and a half where they are. Expect errors below
+Nothing is downloaded or read. Sixteen minutes on two idle cores where programs
+are not kept yet. Expect errors below
 1e-15, no alarm and no survivor. `--quick` runs every enumeration, but
 fewer compiled loops (of token, block and recursive verification), in less than
 90 seconds. `--rule=module.fn`, `--drafter=module.load` or
