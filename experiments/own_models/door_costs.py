@@ -33,10 +33,12 @@ def own_cache(model: Model) -> Model:
   def apply(params, tokens, positions, cache, mask, end):
     block = jax.lax.dynamic_slice_in_dim(mask, end, tokens.shape[1], 2)
     out = model.forward(params, tokens, positions, cache, end[None], block)
-
+    logits = model.head(params, out.hidden)
+    # No logit is infinite: this makes the write wait for what is read of the
+    # cache, without which the compiler copies the cache.
+    begin = end + jnp.isinf(logits[0, 0, 0])
     count = jnp.full(1, tokens.shape[1])
-    cache = caches.fill(cache, out.flight, end, count)
-    return model.head(params, out.hidden), cache
+    return logits, caches.fill(cache, out.flight, begin, count)
 
   return specjax.adapt(
     open_cache,
