@@ -7,12 +7,15 @@ import pathlib
 
 import pytest
 
+import specjax
+from experiments.own_models import door_costs
 from specjax import checkpoints, pair
 from specjax.bench.config import Candidate, Checkpoint, Draft, OnDevice, Parity
 from specjax.bench.plan import plan
+from specjax.drafters import ngram
 from specjax.errors import UserError
 from specjax.stats import sanity_checks
-from tests.support import tiny
+from tests.support import models, tiny
 
 MODULE = 'tests.support.own_models'
 
@@ -107,3 +110,16 @@ def test_results_of_a_path_have_their_folder():
   x = experiment(target=Checkpoint(pair.path('target')))
   after = plan(dataclasses.replace(x, draft=Draft(), drafters=('ngram',)))
   assert set(after.settings['target']) == {'path'}
+
+
+def test_the_model_whose_costs_are_taken_gives_the_same_texts():
+  texts = []
+  for model in (models.TARGET, door_costs.own_cache(models.TARGET)):
+    target = specjax.Target.of(model, models.target_weights())
+    draft = ngram.load(target)
+    out = specjax.decode(
+      target, draft, [[1, 2, 3, 1, 2], [4]], new_tokens=24, gamma=4
+    )
+    texts.append(out.tokens)
+    assert out.counts.accepted.sum() > 0
+  assert texts[0] == texts[1]
