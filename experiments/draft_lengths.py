@@ -541,7 +541,8 @@ def check(x: DraftLengths) -> Plan:
     'costs and scoring must not be negative, nor both 0, and costs not empty, '
     f'got {x.costs} and {x.scoring}',
   )
-  need(x.folds > 1, 'folds is 1, so nothing is left to choose on: give 2')
+  for name, number in (('folds', x.folds), ('prompts.count', x.prompts.count)):
+    need(number > 1, f'{name} is 1, so nothing is left to choose on: give 2')
   x.candidates = {
     name: dataclasses.replace(
       one, options=one.options | {'policy': 'confidence:0'}

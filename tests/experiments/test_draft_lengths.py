@@ -13,6 +13,7 @@ from experiments import draft_lengths as study
 from experiments.draft_lengths import Cell, Choice, Places
 from specjax import reports, sampling, verify
 from specjax.bench import measure
+from specjax.bench.config import Prompts
 from specjax.bench.measure import Decoding
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
@@ -279,6 +280,7 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
     ('costs', {'costs': (-0.1,)}),
     ('nor both 0', {'costs': (0.0,), 'scoring': 0.0}),
     ('folds', {'folds': 1}),
+    ('prompts.count', {'prompts': Prompts(count=1)}),
     ('drafters', {'gammas': (1, 2)}),
     ('verifiers', {'verifiers': ('block',)}),
   ],
