@@ -40,8 +40,8 @@ from jax.extend import core
 
 from experiments.papers import findings
 from experiments.papers.claims import finding
-from specjax import checkpoints, pair, sampling, verify
-from specjax.bench import study
+from specjax import pair, sampling, verify
+from specjax.bench import load, study
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.plan import whole_steps
 from specjax.bench.runner import Runner
@@ -458,9 +458,12 @@ def run(x: Contest) -> None:
     x.examples.evaluation = x.prompts.path  # Nobody learns what is asked.
   # What is wrong with the comparison is said before the training.
   copying = {'ngram': Candidate('ngram', x.gammas[0])}
-  study.plan_one(dataclasses.replace(x, candidates=copying))
+  planned = study.plan_one(dataclasses.replace(x, candidates=copying))
+  found = load.survey(planned)
+  texts = load.read_prompts(planned, found.tokenizer, found.described)
+  load.check_batch(planned, texts)
   x.heads = x.heads or f'runs/{x.name}{"-quick" * x.quick}-heads'
-  target = checkpoints.describe(x.target.path).model
+  target = found.described['target'].model
   entries = {entry.name: entry for entry in enter(x, target)}
   with blame('gammas: '):
     for entry, gamma in itertools.product(entries.values(), x.gammas):
@@ -475,8 +478,8 @@ def run(x: Contest) -> None:
     else:
       train_heads.main(recipe)
     name, o = f'{entry.name}-{steps}', recipe.optimization
-    load = f'specjax.drafters.{entry.kind.load}.load'
-    x.candidates[name] = Candidate(load, x.gammas[0], str(weights))
+    loader = f'specjax.drafters.{entry.kind.load}.load'
+    x.candidates[name] = Candidate(loader, x.gammas[0], str(weights))
     facts[name] = {
       'kind': entry.name,
       'learned': steps * o.batch * o.length * o.accumulate,

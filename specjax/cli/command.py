@@ -238,10 +238,20 @@ def parse(
   if extends:
     config = _extended(config, kinds[0])
   _check_kind(config, kinds, extends)
+  embedded = _is_embedded(config)
   for path, text in values:
     fields.assign(config, path, text)
   fields.check_fields(config)
+  named = 'prompts.domains' in dict(values)
+  if embedded and not named and not _is_embedded(config):
+    config.prompts.domains = ()  # A file has others than the corpus.
   return config
+
+
+def _is_embedded(config: Any) -> bool:
+  """Returns true if prompts are windows of the embedded corpus."""
+  prompts = getattr(config, 'prompts', None)
+  return hasattr(prompts, 'domains') and not (prompts.path or prompts.dataset)
 
 
 def _holds(file: str, function: Callable) -> bool:

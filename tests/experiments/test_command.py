@@ -118,6 +118,19 @@ def test_one_command_in_several_spellings(argv):
   assert tuple(x.gammas) == (1, 2)
 
 
+@pytest.mark.parametrize(
+  ('more', 'expected'),
+  [
+    ((), ('code',)),
+    (('--prompts.path=a.jsonl',), ()),
+    (('--prompts.dataset=a',), ()),
+    (('--prompts.path=a.jsonl', '--config.prompts.domains=qa'), ('qa',)),
+  ],
+)
+def test_a_file_of_prompts_has_domains_of_its_own(more, expected):
+  assert tuple(parsed('explain', *more).prompts.domains) == expected
+
+
 def test_values_have_the_declared_type(monkeypatch):
   monkeypatch.setenv('HOME', '/home/me')
   x = parsed(

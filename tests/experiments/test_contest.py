@@ -8,7 +8,7 @@ import pytest
 
 from experiments import contest as study
 from specjax import reports
-from specjax.bench.config import Checkpoint
+from specjax.bench.config import Checkpoint, Prompts
 from specjax.drafters import lm
 from specjax.errors import UserError
 from specjax.training.recipes import HeldOut, Optimization, Texts
@@ -126,6 +126,20 @@ def test_the_summary_takes_the_fastest_length_and_names_its_sources():
 def test_bad_settings_are_named(field, value):
   with pytest.raises(UserError, match=f'^{field}'):
     study.run(dataclasses.replace(study.get_config(), **{field: value}))
+
+
+def test_prompts_are_read_before_anything_is_trained(tmp_path):
+  file = tmp_path / 'few.jsonl'
+  file.write_text('{"prompt": "a b c"}\n' * 3)
+  heads = tmp_path / 'heads'
+  x = dataclasses.replace(study.get_config(), heads=str(heads))
+  x.prompts = Prompts(str(file), field='prompt', domains=('two',))
+  with pytest.raises(UserError, match=r'^prompts\.domains must be some of few'):
+    study.run(x)
+  x.prompts.domains = ()
+  with pytest.raises(UserError, match=r'^batch 16 is more than the 3 prompts'):
+    study.run(x)
+  assert not heads.exists()
 
 
 @pytest.mark.slow
