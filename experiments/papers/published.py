@@ -58,6 +58,11 @@ experiments.tables --config FILE` prints the paper's numbers beside ours. How a
 number was read: in the paper itself, in the authors' repository or a full
 transcription, or in secondary copies that agree.
 """
+_NEEDS = """## What needs weights
+
+Tables that have not run here, by paper: what they need, and their names behind
+`configs/papers.py:`.
+"""
 
 
 @dataclasses.dataclass
@@ -416,21 +421,37 @@ def configs() -> Iterator[tuple[str, Published | Calculated]]:
 
 
 def page() -> str:
-  """Makes the index of every table, with those that are run or calculated."""
+  """Makes tables that are run or calculated, and a list of what others need."""
   lines, tables = [], []
+  waiting: dict[str, list[tuple[str, Published]]] = {}
   for name, x in configs():
     ours, _ = rows_here(x)
     paper, known = read(x.paper), rows_of(x)
-    how = '; '.join(dict.fromkeys(row['read'] for row in known))
     source = (
       f'{paper["paper"]} ([arXiv](https://arxiv.org/abs/{paper["arxiv"]}))'
     )
+    if isinstance(x, Published) and not ours:
+      waiting.setdefault(source, []).append((name.partition(':')[2], x))
+      continue
+    how = '; '.join(dict.fromkeys(row['read'] for row in known))
     about = status(x, ours)
     lines.append([source, x.table, f'`{name}`', str(len(known)), how, about])
     if isinstance(x, Calculated):
       title = f'{paper["paper"].partition(".")[0]}: {x.table}'
       tables.append(f'\n## {title}\n\n{table_calculated(x)}')
-    elif ours:
+    else:
       tables.append(f'\n## {x.name}\n\n{table_published(x, ours)}')
   head = ['paper', 'table', 'config', 'rows', 'read', 'here']
-  return f'{_PAGE}\n{markdown(head, lines)}\n{"".join(tables)}'
+  needed = []
+  for source, some in waiting.items():
+    needs = dict.fromkeys(
+      need
+      for _, x in some
+      for need in x.needs or (f'a {x.missing}, which is not here',)
+    )
+    names = ', '.join(f'`{name}`' for name, _ in some)
+    needed.append(f'- {source}: {"; ".join(needs)}. {names}\n')
+  return (
+    f'{_PAGE}\n{markdown(head, lines)}\n{"".join(tables)}\n{_NEEDS}\n'
+    f'{"".join(needed)}'
+  )
