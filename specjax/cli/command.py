@@ -250,7 +250,7 @@ def parse(
 
 def _is_embedded(config: Any) -> bool:
   """Returns true if prompts are windows of the embedded corpus."""
-  prompts = getattr(config, 'prompts', None)
+  prompts: Any = getattr(config, 'prompts', None)
   return hasattr(prompts, 'domains') and not (prompts.path or prompts.dataset)
 
 
