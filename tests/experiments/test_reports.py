@@ -369,7 +369,7 @@ def test_an_explanation_is_said_before_it_is_complete():
 def test_any_part_of_committed_rows_can_be_summed_up(name):
   """A run that was stopped has the first rows, or one alone."""
   rows = committed()[name]
-  for part in (rows[:1], rows[-1:], rows[: len(rows) // 2]):
+  for part in (rows[:1], rows[-1:], rows[: (len(rows) + 1) // 2]):
     text = reports.summary(part)
     assert not text.startswith(('#', '|')), text[:80]
     assert 'None' not in reports.of(part).headline(part)
