@@ -541,8 +541,7 @@ def check(x: DraftLengths) -> Plan:
     'costs and scoring must not be negative, nor both 0, and costs not empty, '
     f'got {x.costs} and {x.scoring}',
   )
-  for name, number in (('folds', x.folds), ('prompts.count', x.prompts.count)):
-    need(number > 1, f'{name} is 1, so nothing is left to choose on: give 2')
+  need(x.folds > 1, 'folds is 1, so nothing is left to choose on: give 2')
   x.candidates = {
     name: dataclasses.replace(
       one, options=one.options | {'policy': 'confidence:0'}
@@ -568,6 +567,12 @@ def run(x: DraftLengths) -> None:
   if x.quick:
     x.shrink()
   runner = Runner(check(x), refuse_features)
+  for domain, texts in runner.prompts.items():
+    need(
+      len(texts) > 1,
+      f'prompts.count: {domain} has one prompt, so nothing is left to choose '
+      'on: give 2',
+    )
   built, folder = runner.built, runner.folder
   (method,), file = built.methods, folder.path / 'places.npz'
   kept, cells = _read(file), {}

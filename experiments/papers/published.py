@@ -421,7 +421,7 @@ def configs() -> Iterator[tuple[str, Published | Calculated]]:
 
 
 def page() -> str:
-  """Makes tables that are run or calculated, and a list of what others need."""
+  """Makes the tables that ran, and lists the weights that others need."""
   lines, tables = [], []
   waiting: dict[str, list[tuple[str, Published]]] = {}
   for name, x in configs():
