@@ -306,11 +306,10 @@ def _values(take: Callable, limits: Limits) -> dict[str, Any]:
       value = 0 if value == -1 else min(value, limits.vocab_size)
     if field == 'min_tokens':
       value = _whole(field, value, 0, limits.length)
-    if value == neutral:
-      continue  # It needs no stage.
-    if stage not in limits.stages:
+    if stage in limits.stages:
+      found[stage] = value  # Another default of the service may change much.
+    elif value != neutral:
       raise _wrong(field, f'is not served: stages has no {stage}')
-    found[stage] = value
   return found
 
 
