@@ -33,10 +33,12 @@ from specjax.stats.row import group, pick
 
 # Folders of many prompts without times, and of fewer with them.
 ACCEPTANCE, TIMED = 'real_pair/acceptance/', 'real_pair/timed/'
-CODE, FACTS = ('humaneval',), ('qa',)
+CONSTRAINED = 'real_pair/constrained'
+CODE, FACTS = ('humaneval', 'mbpp'), ('qa',)
 CREATIVE = 'writing', 'roleplay'
 MODELS = 'sibling', 'smollm2'
 GAMMA = 4  # where one length is enough
+TOKENS = 0.25  # a step, that two sets of prompts of a kind may differ by
 
 
 def parts(rows: Rows, folder: str, part: str) -> list[dict]:
@@ -177,6 +179,33 @@ def _code_is_easier(rows: Rows) -> Iterator[Finding]:
   )
 
 
+def _same_kind(rows: Rows) -> Iterator[Finding]:
+  """Compares two sets of prompts of the same kind: code."""
+  return rise(
+    pick(lengths(rows), drafter=MODELS, gamma=GAMMA),
+    CODE,
+    axis='domain',
+    fixed=('temperature', 'drafter'),
+    compare=apart,
+    within=TOKENS,
+  )
+
+
+def _schema(rows: Rows) -> Iterator[Finding]:
+  """Compares texts under JSON schemas with free ones of the same prompts."""
+  some = [
+    r for r in rows.get(CONSTRAINED, []) if r['masked'] and r.get('draft')
+  ]
+  schemas = sorted({r['language'] for r in some} - {'none'})
+  return rise(
+    some,
+    *(('none', schema) for schema in schemas),
+    axis='language',
+    statistic=paired.ALPHA,
+    fixed=(*PLACE, 'drafter'),
+  )
+
+
 def _share_falls(rows: Rows) -> Iterator[Finding]:
   some = [r for r in lengths(rows) if r['drafter'] in MODELS]
   pair = [{'gamma': gamma} for gamma in (2, 8)]
@@ -285,6 +314,8 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'share_falls': _share_falls,
   'too_long': _faster(('sibling', 8), ('sibling', 4)),
   'code_is_easier': _code_is_easier,
+  'same_kind': _same_kind,
+  'schema': _schema,
   'suffix': _rises(('ngram', 'suffix')),
   'as_predicted': _as_predicted,
 }
