@@ -1,13 +1,16 @@
 """What do constraints do to acceptance and speed, from loose to tight ones?
 
   python -m experiments.constrained
+  python -m experiments.constrained :FOLDER --prompts.path=mbpp.jsonl
 
 Each language, a JSON schema, constrains the texts of target and draft alike. A
 draft that is not masked knows nothing of it, and `none` constrains neither. All
 continue the same prompts with the same keys, and the speed-up is over plain
 decoding under the same constraint. The automata of five schemas are stored
 beside the embedded pair. A schema of your own is an entry of `languages`, with
-`pip install 'specjax[constraints]'`.
+`pip install 'specjax[constraints]'`. The second command is for the pair of
+`configs/real_pair.py`, whose files FOLDER has: it describes functions in JSON,
+of tasks with a field `text`.
 
 forced      share of tokens that were the only ones allowed
 free alpha  mean of beta at the other tokens, of a masked draft: at forced
@@ -18,11 +21,13 @@ ended       share of texts that ended by themselves; the others were cut, and
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from configs import real_pair
 from specjax import pair
 from specjax.bench import measure, results, row_fields, sampling_stages, study
 from specjax.bench.config import (
@@ -57,7 +62,7 @@ class Languages(Experiment):
   """Texts within languages, one after the other.
 
   Attributes:
-    languages: files of JSON schemas, or of their saved automata, by name.
+    languages: JSON schemas, files of them or of their saved automata, by name.
   """
 
   languages: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -67,7 +72,38 @@ class Languages(Experiment):
     self.languages = dict(list(self.languages.items())[:1])
 
 
-def get_config() -> Languages:
+_TYPES = 'int', 'float', 'str', 'bool', 'list', 'dict', 'tuple', 'set'
+_PARAMETER = {
+  'type': 'object',
+  'properties': {
+    'name': {'type': 'string', 'maxLength': 24},
+    'type': {'enum': _TYPES},
+  },
+  'required': ['name', 'type'],
+}
+# The signature of a function, as a call of a tool is described.
+FUNCTION = {
+  'type': 'object',
+  'properties': {
+    'name': {'type': 'string', 'maxLength': 32},
+    'parameters': {'type': 'array', 'items': _PARAMETER, 'maxItems': 4},
+    'returns': {'enum': _TYPES},
+    'purpose': {'type': 'string', 'maxLength': 120},
+  },
+  'required': ['name', 'parameters', 'returns', 'purpose'],
+}
+
+
+def get_config(folder: str = '') -> Languages:
+  """Returns the config of the embedded pair, or of files of a folder."""
+  if folder:
+    x = real_pair.get_config(folder)
+    form = '{text}\nDescribe the function in JSON: name, parameters (each with '
+    form += 'name and type), returns (a type), purpose.'
+    few = {'drafters': ('sibling-int4', 'smollm2'), 'temperatures': (0.0, 1.0)}
+    few['prompts'] = Prompts(form=form, chat=True, count=10)
+    few['languages'] = {'function': json.dumps(FUNCTION)}
+    return Languages(**vars(x) | few)
   draft = pair.path('draft-128')
   return Languages(
     name='constrained',

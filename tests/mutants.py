@@ -4,7 +4,8 @@
   python -m tests.mutants --since main --minutes 5
 
 A mutant is one small change of a module, made in a copy of the checkout. The
-test files that are nearest by imports run until one test fails. A mutant that
+test files that are nearest by imports run until one test fails; with
+`--contexts` first up to 40 tests that ran the changed statement. A mutant that
 cannot be imported does not count; one that hangs is not caught. Mutants that
 change nothing are in `equivalent_mutants.txt`, each with its reason. Results
 are appended to a file, and the same command goes on where it was stopped.
@@ -74,6 +75,27 @@ def nearest(users, module, count):
     key=lambda x: (-len(own & {*re.split('[._]', x)}), away[x], uses[x], x)
   )
   return [x.replace('.', '/') + '.py' for x in tests[:count]]
+
+
+def covering(contexts, path, line, files, count):
+  """The tests that ran a statement, in turn one of each file, nearest first."""
+  tree = ast.parse((ROOT / path).read_bytes())
+  found = [x for x in ast.walk(tree) if isinstance(x, ast.stmt)]
+  found = [x for x in found if x.lineno <= line <= x.end_lineno]
+  one = max(found, key=lambda x: x.lineno)
+  body = getattr(one, 'body', None) or [None]
+  last = getattr(body[0], 'lineno', one.end_lineno + 1)
+  lines = contexts.contexts_by_lineno(path)  # As coverage was told to name it.
+  lines = lines or contexts.contexts_by_lineno(str(ROOT / path))
+  tests = {t for i in range(one.lineno, last) for t in lines.get(i, ())}
+  tests, turns = sorted(t.split('|')[0] for t in tests - {''}), {}
+  tests = dict.fromkeys(tests)
+  for test in tests:
+    file = test.split('::')[0]
+    place = files.index(file) if file in files else len(files)
+    tests[test] = turns.get(file, 0), place, test
+    turns[file] = turns.get(file, 0) + 1
+  return sorted(tests, key=tests.get)[:count]
 
 
 def python(place, limit, *words):
@@ -165,9 +187,16 @@ def main():
   parser.add_argument(
     '--slow', action='append_const', const='--slow', default=[]
   )
+  parser.add_argument('--contexts', help='coverage: its tests go first')
   parser.add_argument('--again', action='store_true', help='run uncaught again')
   parser.add_argument('--results', default=f'{ROOT}/runs/mutants.jsonl')
   x = parser.parse_args()
+  contexts = None
+  if x.contexts:
+    import coverage
+
+    contexts = coverage.CoverageData(x.contexts)
+    contexts.read()
   end, users, file = time.time() + 60 * x.minutes, users_of_modules(), x.results
   pathlib.Path(file).parent.mkdir(parents=True, exist_ok=True)
   pathlib.Path(file).touch()
@@ -190,7 +219,9 @@ def main():
       elif made is None or (x.again and made['outcome'] in UNCAUGHT):
         if time.time() > end:
           break
-        tests, begin = nearest(users, module_of(path), x.files), time.time()
+        tests, begin = nearest(users, module_of(path), None), time.time()
+        some = covering(contexts, path, line, tests, 40) if contexts else []
+        tests = some + tests[: x.files]
         pathlib.Path(place, path).write_bytes(text)
         what = outcome(place, path, tests, x) if tests else ('untested', '')
         shutil.copy(ROOT / path, f'{place}/{path}')
