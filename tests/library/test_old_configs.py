@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.models import rotary
 from tests.support import tiny_families
 
 SIZES = {
@@ -73,8 +74,22 @@ def stretched(**scaling):
   return lambda longest: config.rope_scaling(100.0, 8, longest)
 
 
+# Frequency i of four turns 64 / (2 pi 100^(i / 4)) times in 64 tokens: 10.2,
+# 3.2, 1.02 and 0.32 times. The share that is divided rises with i between 4 and
+# 0.5 turns, which are at 0.8119 and 2.6181; cut to whole numbers at 0 and 3.
+CUT = (0, 1 / 3, 2 / 3, 1)
+
+
+@pytest.mark.parametrize(
+  ('said', 'shares'),
+  [
+    ({'truncate': False}, (0, 0.10411, 0.65777, 1)),
+    ({'truncate': True}, CUT),
+    ({}, CUT),
+  ],
+)
 @given(st.floats(1, 8), SCALES, SCALES)
-def test_yarn_has_two_scales_or_none(factor, one, all_dim):
+def test_yarn_has_two_scales_or_none(said, shares, factor, one, all_dim):
   """A scale counts only where both `mscale` and `mscale_all_dim` are given."""
   scales = {'mscale': one, 'mscale_all_dim': all_dim}
   scales = {name: x for name, x in scales.items() if x is not None}
@@ -84,19 +99,24 @@ def test_yarn_has_two_scales_or_none(factor, one, all_dim):
     original_max_position_embeddings=64,
     beta_fast=4.0,
     beta_slow=0.5,
-    truncate=False,
+    **said,
     **scales,
   )(64)
   grown = [0.1 * x * math.log(factor) + 1 for x in (1.0, *scales.values())]
   wanted = grown[1] / grown[2] if len(scales) == 2 else grown[0]
   assert amplitude == pytest.approx(wanted)
-  # Frequency i of four turns 64 / (2 pi 100^(i / 4)) times in 64 tokens: 10.2,
-  # 3.2, 1.02 and 0.32 times. The share that is divided rises with i between 4
-  # and 0.5 turns, which are at 0.8119 and 2.6181.
-  for i, share in enumerate((0, 0.10411, 0.65777, 1)):
+  for i, share in enumerate(shares):
     plain = 100 ** (-i / 4)
     mixed = plain * (1 - share + share / factor)
     assert found[i] == pytest.approx(mixed, rel=1e-4)
+
+
+def test_what_yarn_leaves_out_is_as_published():
+  config = read('llama', rope_scaling={'rope_type': 'yarn', 'factor': 4.0})
+  amplitude = 0.1 * math.log(4) + 1
+  longest = config.max_positions
+  usual = rotary.Yarn(4.0, longest, 32.0, 1.0, amplitude, True)
+  assert config.rope_scaling == usual
 
 
 @pytest.mark.parametrize(

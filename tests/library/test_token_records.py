@@ -15,7 +15,7 @@ from specjax.loop import generate, scoring, token_records
 from specjax.loop.token_records import Recording
 from specjax.models import table
 from specjax.requests import pool, request_sampling
-from specjax.types import Params, Spec, Verdict
+from specjax.types import Draft, Params, Spec, Verdict
 from tests.support import models
 
 SMALL, END = models.DRAFT, 10
@@ -212,6 +212,39 @@ def test_they_are_those_of_the_distribution_behind_all_stages(float64, name):
     )
   )
   assert np.abs(sampled - raw).max() > 0.3
+
+
+@pytest.mark.parametrize(
+  ('parents', 'size', 'path', 'told'),
+  [
+    ((0, 1, 2), 3, (0, 1), 'accepted corrected'),
+    ((0, 1, 2), 1, (0, 1), 'accepted bonus'),
+    ((0, 1, 2), 2, (0, 1), 'accepted corrected'),
+    ((0, 1, 2), 3, (0, 1, 2, 3), 'accepted accepted accepted bonus'),
+    ((0, 1, 2), 0, (0,), 'bonus'),
+    ((0, 0, 1), 3, (0, 1), 'accepted corrected'),
+    ((0, 0, 1), 2, (0, 1), 'accepted bonus'),
+    ((0, 0, 1), 3, (0, 2), 'accepted bonus'),
+    ((0, 0, 1), 3, (0,), 'corrected'),
+  ],
+)
+def test_a_token_is_a_correction_where_the_draft_had_one(
+  parents, size, path, told
+):
+  """Nodes at or beyond the size of a draft do not exist."""
+  accepted = len(path) - 1
+  draft = Draft(
+    jnp.ones((1, 3), int), jnp.array([parents]), jnp.array([size]), None
+  )
+  rows = jnp.array([[*path, *[0] * (3 - accepted)]])
+  verdict = Verdict(rows, jnp.array([accepted]), jnp.ones(1, int))
+  records = Recording(origins=True).blank((1, 8))
+  count = jnp.array([accepted + 1])
+  made = token_records.add(
+    records, draft, verdict, None, None, count, jnp.zeros(1, int)
+  )
+  found = [token_records.ORIGINS[i] for i in made.origins[0, : accepted + 1]]
+  assert found == told.split()
 
 
 # Requests
