@@ -34,6 +34,7 @@ from specjax.models.transformer import Model
 from specjax.types import Source, Target
 
 _LOGITS = 5  # arrays of the size of a step's logits in float32 that it makes
+_WATCHED = 16  # texts at once, where drafters look on
 _MOST_DEVICES = 64  # of a mesh that is proposed
 
 
@@ -71,18 +72,30 @@ class Widths(NamedTuple):
   nodes: int  # tokens of the largest draft, at least
 
 
+def rows_watched(count: int) -> int:
+  """Texts that are written at once while drafters look on, of so many.
+
+  All have logits of all drafters, and caches: parts are equal, and small.
+  """
+  return math.ceil(count / math.ceil(count / _WATCHED))
+
+
 def widths_of(
   plan: Plan, target: TransformerConfig, longest: int, count: int
 ) -> Widths:
   """Returns the widths of an experiment; see `predict`.
 
   Where time is taken, alpha is measured on all prompts of a domain at once.
+  Where drafters look on, two parts of them are written side by side.
   """
   nodes = max(gamma for d in plan.drafters.values() for gamma in d.gammas)
+  at_once = count * plan.timed
+  if plan.together:
+    at_once = 2 * rows_watched(count)
   begun = longest if target.encoder is None else 1
   return Widths(
     meshes.round_rows(plan.batch, plan.mesh),
-    meshes.round_rows(max(count * plan.timed, plan.batch), plan.mesh),
+    meshes.round_rows(max(at_once, plan.batch), plan.mesh),
     caches.round_slots(begun + plan.max_new_tokens + nodes + 1),
     caches.round_slots(longest),
     nodes,

@@ -103,9 +103,11 @@ class Runner:
       return cells
     return {m: c for m, c in cells.items() if not self.folder.has(**c)}
 
-  def units(self, domain: str, temperature: float) -> list[measure.Job]:
+  def units(
+    self, domain: str, temperature: float, batch: int = 0
+  ) -> list[measure.Job]:
     """Batches of the domain's prompts; the last one is filled up."""
-    texts, batch = self.prompts[domain], self.plan.batch
+    texts, batch = self.prompts[domain], batch or self.plan.batch
     return [
       self.built.job(
         texts[i : i + batch],

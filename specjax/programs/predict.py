@@ -22,13 +22,14 @@ import sys
 import numpy as np
 
 from specjax import prompts as reading
-from specjax.bench import costs, measure, replay, results
+from specjax.bench import costs, measure, memory, replay, results
 from specjax.bench.compiled import quote
 from specjax.bench.config import Experiment, OnDevice
 from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, need_one_device, plan, whole_steps
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
+from specjax.bench.turns import live
 from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import compiled as device_report
@@ -176,12 +177,18 @@ class Predictor(Runner):
 
     def watch(cell: tuple[tuple[str, float], list[str]]):
       group, names = cell
-      return replay.watch_turns(
-        [self.deepest(name) for name in names],
-        self.whole(*group),
-        [drawn[name] for name in names],
-        self.built.prompts[group[0]].talks,
-      )
+      chosen = self.built.prompts[group[0]]
+      seen: list[list[list[Watched]]] = [[] for _ in names]
+      for job in self.units(*group, memory.rows_watched(len(chosen.texts))):
+        made = replay.watch_turns(
+          [self.deepest(name) for name in names],
+          job,
+          [drawn[name] for name in names],
+          chosen.talks,
+        )
+        for every, part in zip(seen, made, strict=True):
+          every += part[: live(job)]
+      return seen
 
     with progress.phase('drafters look on', len(missing)) as phase:
       every = [*dict.fromkeys(itertools.chain(*missing.values()))]

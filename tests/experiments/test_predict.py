@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from specjax.bench import costs, measure, methods, replay
+from specjax.bench import costs, measure, memory, methods, replay
 from specjax.bench import results as outputs
 from specjax.bench.config import OnDevice
 from specjax.programs import predict
@@ -50,6 +50,33 @@ def test_every_cell_has_its_rows(rows):
   assert len(part(rows, 'cost')) == 1
   for name in ('replay', 'check'):
     assert [r['temperature'] for r in part(rows, name)] == [0, 1]
+
+
+def test_parts_of_the_prompts_give_what_all_at_once_give(
+  folder, rows, tmp_path, monkeypatch
+):
+  """Three texts in parts of two: the last row of the last part is empty."""
+  monkeypatch.setattr(memory, '_WATCHED', 2)
+  x = experiment(folder, results=str(tmp_path), timed=False)
+  x.prompts = dataclasses.replace(x.prompts, count=3)
+  predictor = predict.Predictor(predict.prepare(x))
+  seen = []
+  watch = replay.watch_turns
+  monkeypatch.setattr(
+    replay,
+    'watch_turns',
+    lambda methods, job, *more: (
+      seen.append((len(job.prompts), job.live)) or watch(methods, job, *more)
+    ),
+  )
+  predictor.look()
+  assert sorted(seen) == [(2, 1), (2, 1), (2, 2), (2, 2)]
+  found = part(predictor.folder.rows, 'replay')
+  for row, whole in zip(found, part(rows, 'replay'), strict=True):
+    assert row['prompts'] == len(row['digests']) == 3
+    # Two of them were written at once for `rows`.
+    for name in ('unit_tokens', 'digests'):
+      assert row[name][:2] == whole[name]
 
 
 def test_greedy_calls_are_equal_on_every_prompt(rows):

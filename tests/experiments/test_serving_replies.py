@@ -10,6 +10,14 @@ from hypothesis import strategies as st
 from specjax.serving import replies
 
 DEPTH = 2
+
+
+def drafted_of(cut, histogram):
+  """Tokens drafted in the steps of a text, less than the depth in some."""
+  accepted = int(np.arange(DEPTH + 1) @ histogram)
+  return min(accepted + len(cut), DEPTH * sum(histogram))
+
+
 TEXTS = st.lists(
   st.tuples(
     st.lists(st.text('aé日', max_size=3), min_size=1, max_size=4),  # pieces
@@ -44,7 +52,7 @@ def pieces_of(texts, draw):
     counts = types.SimpleNamespace(
       histogram=np.array(histogram),
       accepted=np.array([accepted, 0]),
-      drafted=DEPTH * sum(histogram),
+      drafted=drafted_of(cut, histogram),
     )
     piece = types.SimpleNamespace(
       text=text, tokens=len(text), said=[], origins=[(text, 'bonus')],
@@ -81,7 +89,8 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
 
   histogram = np.sum([h for *_, h in texts], 0)
   steps, accepted = histogram.sum(), int(histogram @ np.arange(DEPTH + 1))
-  written, drafted = sum(map(len, words)), DEPTH * steps
+  written = sum(map(len, words))
+  drafted = sum(drafted_of(cut, histogram) for cut, _, histogram in texts)
   usage = body['usage']
   assert usage['prompt_tokens'] == 10
   assert usage['completion_tokens'] == written

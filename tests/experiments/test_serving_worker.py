@@ -145,8 +145,11 @@ def test_a_stop_string_frees_the_row_at_once(made):
   while not found.ended.is_set():
     turn(made)
   assert made.idle
-  assert found.shown == whole.shown[: whole.shown.index(stop)]
+  place = whole.shown.index(stop)
+  assert found.shown == whole.shown[:place]
   assert found.pieces[-1].finish == 'stop'
+  # Those of the stop string count, and none that was decoded behind it.
+  assert sum(piece.tokens for piece in found.pieces) == place + len(stop)
 
 
 def test_whatever_goes_on_ends_with_an_error_when_it_is_closed(made):

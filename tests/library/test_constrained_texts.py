@@ -9,6 +9,7 @@ import pytest
 
 import specjax
 from specjax import constraints, pair
+from specjax.constraints import targets
 
 NAMES = ('note', 'table', 'character', 'choices', 'header')
 ROWS, NEW = 250, 96
@@ -124,6 +125,8 @@ def test_wrong_constraints_are_refused(drafted, asked, message):
 def test_an_automaton_of_other_tokens_is_refused(drafted):
   one = constraints.load(pair.constraint('choices'))
   other = dataclasses.replace(one, vocabulary='other')
+  # One of the same name that was taken before changes nothing.
+  assert targets.for_prompts(drafted[0], 1, automata=one) is one
   with pytest.raises(ValueError, match='was made for tokenizer other, but'):
     specjax.decode(*drafted, ['a'], new_tokens=96, constraint=other)
 

@@ -301,11 +301,12 @@ def test_requests_that_repeat_one_before_them_are_not_read(monkeypatch):
   samples = [first._replace(key=generate.row_keys(7, [n])) for n in range(3)]
   # Equal to the first, and no part of it: an object of its own.
   alike = first._replace(prompt=[*first.prompt])
-  asked = [*samples, alike, other, samples[0]._replace(new_tokens=4)]
+  fewer = first._replace(new_tokens=4)
+  asked = [*samples, fewer, alike, other, fewer]
   held = opened(group=2)
   numbers = [held.submit(one) for one in asked]
   texts = models.texts_of(held)
-  assert sum(seen) == 4
+  assert sum(seen) == 5
   for number, one in zip(numbers, asked, strict=True):
     held = opened()
     (text,) = (held.submit(one), models.texts_of(held))[1].values()
