@@ -78,7 +78,7 @@ def nearest(users, module, count):
 
 
 def covering(contexts, path, line, files, count):
-  """The tests that ran a statement, in turn one of each file, nearest first."""
+  """The tests that ran a statement, eight of each file in turn, by nearness."""
   tree = ast.parse((ROOT / path).read_bytes())
   found = [x for x in ast.walk(tree) if isinstance(x, ast.stmt)]
   found = [x for x in found if x.lineno <= line <= x.end_lineno]
@@ -93,7 +93,7 @@ def covering(contexts, path, line, files, count):
   for test in tests:
     file = test.split('::')[0]
     place = files.index(file) if file in files else len(files)
-    tests[test] = turns.get(file, 0), place, test
+    tests[test] = turns.get(file, 0) // 8, place, test
     turns[file] = turns.get(file, 0) + 1
   return sorted(tests, key=tests.get)[:count]
 
