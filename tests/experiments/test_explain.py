@@ -374,6 +374,22 @@ def test_the_headline_is_greedy_code():
   assert explain_report.examined(rows[:1]) == rows[:1]
 
 
+def test_phases_are_measured_anew_where_another_gamma_is_best():
+  """More repetitions may change which one that is."""
+
+  def settle():
+    raise InterruptedError
+
+  def start(gamma):
+    rows = [cell(4, 1.6, 1.5), cell(1, 1.2, 1.9), {'loops': {}, 'gamma': gamma}]
+    folder = types.SimpleNamespace(rows=rows)
+    explain.add_phases(types.SimpleNamespace(folder=folder, settle=settle))
+
+  start(4)
+  with pytest.raises(InterruptedError):
+    start(1)
+
+
 def test_phases_add_up_to_a_step():
   loops = {
     'plain': [2e-3, 2e-3, 4e-3],

@@ -187,6 +187,15 @@ def made(tmp_path, name, kind='F32', **options):
 
 
 @pytest.mark.parametrize(
+  ('turn', 'ends'), [(9, (7, 9)), (3, (3, 7)), (7, (7,))]
+)
+def test_the_end_of_a_turn_ends_a_text_too(turn, ends, tmp_path):
+  key = 'tokenizer.ggml.eot_token_id'
+  path, _ = made(tmp_path, 'llama', change=lambda x: x.add_uint32(key, turn))
+  assert checkpoints.eos_ids(path) == ends
+
+
+@pytest.mark.parametrize(
   ('name', 'kind'),
   [
     *((name, 'Q4_1') for name in ARCHITECTURES),
