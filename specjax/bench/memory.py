@@ -378,13 +378,14 @@ def _proposals(
   plan: Plan,
   dtype: str,
   heads: int,
+  longest: int,
   count: int,
-  fits: Callable[[Plan, int], bool],
+  fits: Callable[..., bool],
 ) -> Iterator[str]:
   """Yields the least change of each field that fits, alone.
 
-  A mesh divides the query `heads`; `fits` says it of a plan and of the prompts
-  of the largest domain, which are `count` now.
+  A mesh divides the query `heads`; `fits` says it of a plan, of the prompts of
+  the largest domain, which are `count` now, and of the tokens of the longest.
   """
   mesh, change = plan.mesh, dataclasses.replace
 
@@ -394,7 +395,7 @@ def _proposals(
     less = tuple(b for b in plan.batches if b <= batch) or (batch,)
     return change(plan, batch=batch, batches=less), fewer
 
-  if plan.timed:
+  if plan.timed or plan.together:
     less = _largest(lambda n: fits(plan, n), plan.batch, count - 1)
     if less is not None:
       yield f'prompts.count={less}'
@@ -407,6 +408,9 @@ def _proposals(
     if len(plan.batches) > 1:
       field = 'batches=({},)'.format(','.join(map(str, changed.batches)))
     yield field + f' prompts.count={fewer}' * plan.timed
+  less = _largest(lambda n: fits(plan, count, n), 1, longest - 1)
+  if less is not None:
+    yield f'prompts.length={less}'
   tokens = _largest(
     lambda n: fits(change(plan, max_new_tokens=n), count),
     1,
@@ -446,14 +450,14 @@ def check(
   target = described['target'].model.config
   rows = widths_of(plan, target, longest, count).rows
 
-  def fits(changed: Plan, prompts: int) -> bool:
-    after = widths_of(changed, target, longest, prompts).rows
-    made = predict(changed, described, longest, prompts, compiles=False)
+  def fits(changed: Plan, prompts: int, tokens: int = longest) -> bool:
+    after = widths_of(changed, target, tokens, prompts).rows
+    made = predict(changed, described, tokens, prompts, compiles=False)
     # What computing takes goes with the rows.
     return made.total + (load.activations or 0) * after // rows <= limit
 
   dtype = plan.dtypes(described)['target']
-  proposed = _proposals(plan, dtype, target.num_heads, count, fits)
+  proposed = _proposals(plan, dtype, target.num_heads, longest, count, fits)
   choice = ' or '.join(proposed) or 'a smaller model'
   more = f', computing {load.activations:,}' if load.activations else ''
   raise UserError(

@@ -326,6 +326,21 @@ def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
   assert more.total + share > limit
 
 
+def test_shorter_prompts_that_would_fit_are_named(folder, monkeypatch):
+  planned = plan(with_draft(folder, max_new_tokens=8))
+  described = load.survey(planned).described
+  held = memory.predict(planned, described, 1000, 2, compiles=False)
+  limit = held.total - held.cache // 2
+  monkeypatch.setattr(memory, 'available', lambda count: limit)
+  with pytest.raises(UserError, match=r'prompts\.length=\d') as error:
+    memory.check(planned, described, 1000, 2, held)
+  length = int(re.search(r'prompts\.length=(\d+)', str(error.value))[1])
+  assert 1 < length < 1000
+  for tokens, does in ((length, True), (length + 1, False)):
+    found = memory.predict(planned, described, tokens, 2, compiles=False)
+    assert (found.total <= limit) == does
+
+
 def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
   planned = plan(with_draft(folder))
   described = load.survey(planned).described
