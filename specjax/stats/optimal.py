@@ -40,7 +40,7 @@ def _shares(name: str, probs) -> np.ndarray:
   return probs / probs.sum()
 
 
-def leaves(q, n: int, replacement: bool = True):
+def leaves(q, n: int, replacement: bool):
   """Returns the chances [V+1] that drafts are not all of the first k tokens.
 
   Without replacement: each token rings after a time of its own, exponential
