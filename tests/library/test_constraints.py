@@ -303,6 +303,7 @@ def chain_of(tokens, loops=()):
     (chain_of([1], [(1, 3)]), {'min_new_tokens': 30}, ''),
     (chain_of([1], [(0, 3)]), {'min_new_tokens': 3}, 'text of 1 tokens'),
     (chain_of([1]), {'min_new_tokens': 1}, ''),
+    (chain_of([]), {'forbidden': (3,)}, ''),  # The empty text alone.
   ],
 )
 def test_other_stages_leave_every_text_a_way_to_its_end(
