@@ -166,7 +166,7 @@ class Board:
     lines = [
       (f'greedy texts that both wrote alike, of {texts}: as many calls',
        equal, same),
-      ('cells above temperature 0: replayed less measured tau covers 0',
+      ('cells above temperature 0: measured less replayed tau covers 0',
        covered, len(sampled)),
       ('cells: predicted over measured speed-up meets [0.9, 1.1]',
        agree, len(timed)),

@@ -263,7 +263,7 @@ PREDICTED: Fields = {
     float, 'predicted over measured speed-up', '', BATCHES,
     title='predicted / measured',
   ),
-  'difference': Field(_NUMBER, 'replayed less measured tau', 'tokens', PROMPTS),
+  'difference': Field(_NUMBER, 'measured less replayed tau', 'tokens', PROMPTS),
   'speedup_at_work': Field(
     _NUMBER, 'speed-up if rows did not wait for the last', 'times plain',
     BATCHES, title='speed-up at work',
