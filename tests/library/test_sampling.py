@@ -236,11 +236,16 @@ def proposed(probs, size):
 
 @jax.jit
 def is_finite(target, drafted, size, setting):
-  """Of a block of three rows and a draft of two, given by their logits."""
+  """Of a block of three rows and a draft of two, given by their logits.
+
+  And of the block alone, whose draft has no distribution.
+  """
   each_row = jax.vmap(sampling.distribution, (0, None))
   scores = Scores(each_row(target, setting)[None], target[None])
   draft = proposed(each_row(drafted, setting), size)
-  return scoring.finite(draft, scores)[0] & jnp.isfinite(draft.probs).all()
+  chosen = scoring.finite(draft._replace(probs=None), scores)[0]
+  both = scoring.finite(draft, scores)[0] & jnp.isfinite(draft.probs).all()
+  return both, chosen
 
 
 @pytest.mark.parametrize('name', NO_LOGITS)
@@ -248,15 +253,19 @@ def is_finite(target, drafted, size, setting):
 def test_what_is_no_law_is_seen(name, temperature):
   """In any row of a scored block, and in what was drafted."""
   setting, fine = values(temperature), np.array([FINE] * 3, np.float32)
-  assert is_finite(fine, fine[1:], 2, setting)
+
+  def seen(*given):
+    return tuple(map(bool, is_finite(*given, setting)))
+
+  assert seen(fine, fine[1:], 2) == (True, True)
   for row in range(3):
     wrong = fine.copy()
     wrong[row] = NO_LOGITS[name]
-    assert not is_finite(wrong, fine[1:], 2, setting)
+    assert seen(wrong, fine[1:], 2) == (False, False)
     # A greedy draft is one token, unless its logits are no numbers.
     if row and (temperature or name == 'NaN'):
-      assert not is_finite(fine, wrong[1:], 2, setting)
-      assert is_finite(fine, wrong[1:], row - 1, setting)  # Not proposed.
+      assert seen(fine, wrong[1:], 2) == (False, True)
+      assert seen(fine, wrong[1:], row - 1) == (True, True)  # Not proposed.
 
 
 def test_a_law_with_a_nan_says_nothing_at_all():
