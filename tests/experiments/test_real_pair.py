@@ -1,5 +1,6 @@
 """Promises against rows of predictions, made so that each answer is known."""
 
+import numpy as np
 import pytest
 
 from experiments.papers import findings, real_pair
@@ -134,8 +135,8 @@ def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
 @pytest.mark.parametrize(
   ('begin', 'names', 'more', 'levels'),
   [
-    ('More is accepted of', ('ngram', 'smollm2'), {}, RISE),
-    ('More is accepted of', ('smollm2', 'sibling'), {}, RISE),
+    ('More is accepted of a small', ('ngram', 'smollm2'), {}, RISE),
+    ('More is accepted of a small', ('smollm2', 'sibling'), {}, RISE),
     (
       'More is accepted at',
       ('sibling', 'sibling'),
@@ -155,6 +156,40 @@ def test_what_rises(begin, names, more, levels):
   assert outcome(begin, pair(*names, **more, **levels)) == HOLDS
   turned = {name: both[::-1] for name, both in levels.items()}
   assert outcome(begin, pair(*names, **more, **turned)) == FAILS
+
+
+@pytest.mark.parametrize(
+  ('tau', 'expected'), [(4.1, HOLDS), (3.0, FAILS), (3.75, UNDECIDED)]
+)
+def test_other_prompts_of_a_kind_give_as_many_tokens(tau, expected):
+  rows = pair(
+    *('sibling', 'sibling'), ('humaneval', 'mbpp'), tau=((2, 4, 5), (2, tau, 5))
+  )
+  assert outcome('Other prompts', rows) == expected
+
+
+@pytest.mark.parametrize(
+  ('alpha', 'expected'), [(0.9, HOLDS), (0.7, FAILS), (0.8, UNDECIDED)]
+)
+def test_texts_under_a_schema_are_compared_with_free_ones(alpha, expected):
+  """Only of a draft that is masked, and that has a distribution to mask."""
+  common = {'domain': 'mbpp', 'temperature': 0.0, 'prompts_hash': 'mbpp'}
+  common |= {'unit_prefixes': [100] * PROMPTS, 'prompts': PROMPTS}
+
+  def row(language, level, turn=0, masked=True, draft='a'):
+    overlap = np.roll(wave(100 * level), turn).tolist()
+    own = {'language': language, 'masked': masked, 'draft': draft}
+    name = 'sibling' if draft else 'ngram'
+    return {**common, **own, 'drafter': name, 'unit_overlap': overlap}
+
+  rows = [row('none', 0.8), row('function', alpha, 2)]
+  rows += [row('function', 0.1, 2, masked=False)]
+  rows += [row('none', 0.8, draft=None), row('function', 0.1, 2, draft=None)]
+  (name,) = (x for x in CLAIMS if x.startswith('More is accepted of texts'))
+  found = CLAIMS[name]({'real_pair/constrained': rows})
+  assert len(found) == 1
+  assert findings.overall(found) == expected
+  assert not CLAIMS[name]({'constrained': rows})
 
 
 def test_four_bits_give_as_many_tokens():
