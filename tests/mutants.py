@@ -197,6 +197,8 @@ def main():
 
     contexts = coverage.CoverageData(x.contexts)
     contexts.read()
+    if not {*contexts.measured_contexts()} - {''}:
+      sys.exit(f'--contexts: {x.contexts} names no test: see contributing.md')
   end, users, file = time.time() + 60 * x.minutes, users_of_modules(), x.results
   pathlib.Path(file).parent.mkdir(parents=True, exist_ok=True)
   pathlib.Path(file).touch()

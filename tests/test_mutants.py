@@ -1,7 +1,11 @@
 """The small bugs that are planted, of a file that has most of them."""
 
+import pytest
+
+from tests import mutants
 from tests.support import mutations
 
+NEAREST = ('near', 'a'), ('far', 0), ('far', 1)
 SOURCE = """def f(a: int = 2, *, key=None):
   '''Says 3.'''
   while a < 1 and not key:
@@ -44,3 +48,35 @@ def test_mutants_are_small_and_parse(tmp_path):
     assert text.decode().splitlines() == [
       changed if i == line else x for i, x in enumerate(lines, 1)
     ]
+
+
+class Contexts:
+  """The tests that ran lines, as coverage tells them."""
+
+  def __init__(self, path, lines):
+    self.path, self.lines = path, lines
+
+  def contexts_by_lineno(self, path):
+    return self.lines if path == self.path else {}
+
+
+@pytest.mark.parametrize('whole', [False, True])
+def test_tests_that_ran_a_statement_come_by_nearness(
+  whole, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(mutants, 'ROOT', tmp_path)
+  (tmp_path / 'a.py').write_text('if f(\n  1\n):\n  g(\n    2\n  )\n')
+  many = [f'far.py::test_{i}|run' for i in range(9)]
+  lines = {1: ['', 'near.py::test_a|setup', *many], 5: ['own.py::test_b|run']}
+  path = str(tmp_path / 'a.py') if whole else 'a.py'
+  contexts = Contexts(path, lines)
+
+  def found(line, count):
+    return mutants.covering(contexts, 'a.py', line, ['near.py'], count)
+
+  # Eight of a file come before the ninth, and a header is not its body.
+  assert found(2, 3) == [f'{x}.py::test_{i}' for x, i in NEAREST]
+  assert len(found(3, 99)) == 10
+  assert found(3, 99)[-1] == 'far.py::test_8'
+  assert found(4, 99) == ['own.py::test_b']
+  assert found(6, 99) == found(5, 99)

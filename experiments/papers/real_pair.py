@@ -19,6 +19,7 @@ from experiments.papers.claims import (
   Finding,
   Look,
   apart,
+  cell_of,
   change,
   finding,
   matched,
@@ -37,6 +38,7 @@ CONSTRAINED = 'real_pair/constrained'
 CODE, FACTS = ('humaneval', 'mbpp'), ('qa',)
 CREATIVE = 'writing', 'roleplay'
 MODELS = 'sibling', 'smollm2'
+WAY = 'folder', 'drafter', 'gamma'  # that was timed
 GAMMA = 4  # where one length is enough
 TOKENS = 0.25  # a step, that two sets of prompts of a kind may differ by
 
@@ -44,7 +46,7 @@ TOKENS = 0.25  # a step, that two sets of prompts of a kind may differ by
 def parts(rows: Rows, folder: str, part: str) -> list[dict]:
   """Returns the rows of one part of the predictions of some folders."""
   return [
-    row | {'folder': name}
+    row | {'folder': name.removeprefix(folder)}
     for name, some in rows.items()
     if name.startswith(folder)
     for row in pick(some, part=part)
@@ -103,7 +105,7 @@ def _code_is_fast(rows: Rows) -> Iterator[Finding]:
   for row in pick(parts(rows, TIMED, 'check'), domain=CODE):
     speedup = _measured(row)
     yield finding(
-      place_of(row, 'drafter', 'gamma'),
+      place_of(row, *WAY),
       f'{speedup.value:.2f} times plain decoding',
       speedup.scaled(1, -2.75),
       row,
@@ -126,11 +128,11 @@ def _other_text_is_fast(rows: Rows) -> Iterator[Finding]:
           _of_a_step(cost),
           positive=True,
         )
-        ways.append((speedup, row))
+        ways.append((speedup, row | {'folder': cost['folder']}))
     if ways and some[0]['domain'] not in CODE:
       speedup, row = max(ways, key=lambda way: way[0].value)
       yield finding(
-        place_of(row, 'drafter', 'gamma'),
+        place_of(row, *WAY),
         f'{speedup.value:.2f} times plain decoding',
         speedup.scaled(1, -1.85),
         row,
@@ -144,7 +146,7 @@ def _measured(row: dict) -> metrics.Estimate:
 
 def _pays(rows: Rows) -> Iterator[Finding]:
   for row in parts(rows, TIMED, 'check'):
-    place = place_of(row, 'drafter', 'gamma')
+    place = place_of(row, *WAY)
     yield finding(place, '', _measured(row).scaled(1, -1), row)
 
 
@@ -273,7 +275,8 @@ def _half_is_enough(rows: Rows) -> Iterator[Finding]:
     speed = metrics.combine(
       lambda step, tokens=tokens: tokens / step, _of_a_step(cost), positive=True
     )
-    cell = f'{cost["drafter"]}, gamma {cost["gamma"]}: {speed.value:.2f} times'
+    place = {name: cost[name] for name in WAY}
+    cell = cell_of(place, f'{speed.value:.2f} times')
     yield Finding(cell, speed.scaled(1, -1.8))
 
 
@@ -283,8 +286,7 @@ def _as_predicted(rows: Rows) -> Iterator[Finding]:
     return n / d / step / paired.of_sums(*times)
 
   for row in parts(rows, TIMED, 'check'):
-    way = {name: row[name] for name in ('drafter', 'gamma')}
-    here = way | {'folder': row['folder']}
+    here = {name: row[name] for name in WAY}
     (cost,) = pick(parts(rows, TIMED, 'cost'), **here)
     (seen,) = pick(lengths(rows, TIMED), **place_of(row), **here)
     columns = [seen[name] for name in TAU]
@@ -293,7 +295,7 @@ def _as_predicted(rows: Rows) -> Iterator[Finding]:
       over, metrics.Sums(*columns), _of_a_step(cost), positive=True
     )
     yield finding(
-      place_of(row) | way, '', estimate.scaled(1, -1), row, within=MARGIN
+      place_of(row) | here, '', estimate.scaled(1, -1), row, within=MARGIN
     )
 
 

@@ -86,12 +86,13 @@ def widths_of(
   """Returns the widths of an experiment; see `predict`.
 
   Where time is taken, alpha is measured on all prompts of a domain at once.
-  Where drafters look on, two parts of them are written side by side.
+  Where drafters look on, a CPU writes two parts of them side by side.
   """
   nodes = max(gamma for d in plan.drafters.values() for gamma in d.gammas)
   at_once = count * plan.timed
   if plan.together:
-    at_once = 2 * rows_watched(count)
+    sides = 1 + (jax.default_backend() == 'cpu')
+    at_once = sides * rows_watched(count)
   begun = longest if target.encoder is None else 1
   return Widths(
     meshes.round_rows(plan.batch, plan.mesh),

@@ -13,6 +13,7 @@ import jax
 import openai
 import pytest
 
+from specjax.bench.config import SamplingValues
 from specjax.errors import UserError
 from specjax.serving import app, requests
 from tests.support import browser, processes, serving
@@ -90,6 +91,20 @@ def test_an_answer_is_the_text_that_it_is_alone(served, client, given, stages):
     served.pair.target.tokenizer.encode(PROMPT)
   )
   assert complete(client, **given).choices[0].text == text
+
+
+@pytest.mark.slow
+def test_a_neutral_value_stands_above_a_default_of_the_service(folder):
+  neutral = {'top_p': 1, 'frequency_penalty': 0, 'presence_penalty': 0}
+  more = {'top_k': -1, 'min_p': 0, 'repetition_penalty': 1, 'min_tokens': 0}
+  neutral |= {'logit_bias': {}, 'extra_body': more}
+  sampling = SamplingValues(top_p=0.05, repetition_penalty=1.5)
+  with serving.serve(folder, sampling=sampling) as one, one.client() as its:
+    ours = [complete(its, **given).choices[0].text for given in ({}, neutral)]
+    stages = {'top_p': 0.05, 'repetition_penalty': 1.5}
+    (usual,), (free,) = (one.alone([PROMPT], NEW, **x) for x in (stages, {}))
+  assert ours == [usual, free]
+  assert usual != free
 
 
 def test_several_answers_to_several_prompts_are_rows_of_a_batch(served, client):

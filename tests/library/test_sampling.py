@@ -236,9 +236,9 @@ def proposed(probs, size):
 
 @jax.jit
 def is_finite(target, drafted, size, setting):
-  """Of a block of three rows and a draft of two, given by their logits.
+  """Says whether a block of three rows and a draft of two are laws, by logits.
 
-  And of the block alone, whose draft has no distribution.
+  And whether the block is one where the draft has no distribution.
   """
   each_row = jax.vmap(sampling.distribution, (0, None))
   scores = Scores(each_row(target, setting)[None], target[None])
