@@ -60,7 +60,7 @@ def test_answers_are_those_of_the_target_and_go_on_where_they_stopped(
 
   def cut(*args):
     for i, one in enumerate(written(*args)):
-      if i == 5:
+      if i == 5 and one['temperature']:  # What is drawn depends on the place.
         raise Killed
       yield one
 
@@ -68,7 +68,7 @@ def test_answers_are_those_of_the_target_and_go_on_where_they_stopped(
     patched.setattr(answers, 'written', cut)
     with pytest.raises(Killed):
       answers.main(config(root, 'cut'))
-  assert len(lines(root / 'cut' / answers.FILE)) == 5
+  assert len(lines(root / 'cut' / answers.FILE)) == 9 + 5
   with open(root / 'cut' / answers.FILE, 'a') as file:
     file.write('{"domain": "gsm')
   answers.main(config(root, 'cut'))

@@ -123,6 +123,20 @@ def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
       np.testing.assert_allclose(draft.probs[row, node], q / q.sum(), atol=1e-5)
 
 
+@pytest.mark.parametrize('tree', [{'widths': (2, 2)}, {'parents': (0, 0, 1)}])
+@pytest.mark.parametrize('more', [{'replacement': True}, {'hub': True}, {}])
+def test_a_tree_has_its_options_however_it_is_given(tree, more):
+  made = shape.build(WALKER, 2, tree | more)
+  parents = tree.get('parents', (0, 0, 1, 1, 2, 2))
+  assert made.nodes == len(parents)
+  draft, wanted = (
+    propose(one, 8)[1]
+    for one in (made, static_tree.make(WALKER, parents, **more))
+  )
+  jax.tree.map(np.testing.assert_array_equal, draft, wanted)
+  assert made.independent == ('replacement' in more)
+
+
 TOGETHER = {
   'chain': (chain.make(WALKER, 3), (0, 1, 2)),
   'siblings': (static_tree.make(WALKER, (0, 0, 1)), (0, 0, 1)),

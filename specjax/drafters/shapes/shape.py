@@ -118,12 +118,12 @@ def build(walker: Walker, depth: int, options: Mapping[str, Any]) -> Drafter:
   if shape.widths:
     widths = (*shape.widths, *[1] * depth)[:depth]
     parents = trees.branching(widths)
-    return static_tree.make(walker, parents, shape.replacement, shape.hub)
-  if shape.parents:
+  elif shape.parents:
     static_tree.levels_of(tuple(shape.parents))  # Refuses what is no tree.
     parents = cut(tuple(shape.parents), depth)
-    return static_tree.make(walker, parents, shape.replacement, shape.hub)
-  return chain.make(walker, depth, shape.policy)
+  else:
+    return chain.make(walker, depth, shape.policy)
+  return static_tree.make(walker, parents, shape.replacement, shape.hub)
 
 
 def load(
