@@ -109,15 +109,10 @@ def test_every_number_of_a_row_by_hand():
     tokens += 1 * (4 <= i + i / 100 <= 103)
     tokens += 2 * (4 <= i + i / 100 + 1 <= 103)
   expected = {
-    'counted': 100,
-    'told_at_once': 0,
-    'tokens': 300,
-    'tokens_per_second': tokens / 99,
-    'noticed_ms': 103.0,
-    'first_token_ms': 535.0,
-    'between_tokens_ms': 500.0,
-    'latency_ms': 1535.0,
-  }
+    'counted': 100, 'told_at_once': 0, 'tokens': 300,
+    'tokens_per_second': tokens / 99, 'noticed_ms': 103.0,
+    'first_token_ms': 535.0, 'between_tokens_ms': 500.0, 'latency_ms': 1535.0,
+  }  # fmt: skip
   for percent in (50, 95, 99):
     value = 1e3 * np.percentile(wait, percent)
     expected |= {
@@ -203,18 +198,10 @@ def test_arrivals_are_drawn_once_and_scaled(folder, tmp_path):
 
 def settings(folder, tmp_path, **changes):
   options = {
-    'drafters': ('ngram',),
-    'verifiers': ('token',),
-    'temperatures': (1.0,),
-    'batch': 2,
-    'shortest': 2,
-    'fractions': (0.5,),
-    'requests': 18,
-    'skipped': 2,
-    'group': 1,
-    'repeats': 1,
-    'results': str(tmp_path / 'rows'),
-  }
+    'drafters': ('ngram',), 'verifiers': ('token',), 'temperatures': (1.0,),
+    'batch': 2, 'shortest': 2, 'fractions': (0.5,), 'requests': 18,
+    'skipped': 2, 'group': 1, 'repeats': 1, 'results': str(tmp_path / 'rows'),
+  }  # fmt: skip
   return Arrivals(**vars(experiment(folder)) | options | changes)
 
 

@@ -29,36 +29,21 @@ def row(batch: int, gamma: int, speedup: float, **changes) -> dict:
   """A row of 40 prompts: v grows with the batch, c is 0.1."""
   v = 1 + 0.2 * gamma * np.log2(2 * batch)
   found = made.row(
-    batch=batch,
-    gamma=gamma,
-    prompts=40,
-    timed=True,
-    tau=1.9,
-    v=float(v),
-    c=0.1,
-    speedup=speedup,
-    speedup_ci=[speedup - 0.1, speedup + 0.1],
+    batch=batch, gamma=gamma, prompts=40, timed=True, tau=1.9, v=float(v),
+    c=0.1, speedup=speedup, speedup_ci=[speedup - 0.1, speedup + 0.1],
     predicted_speedup=1.9 / float(v + gamma * 0.1),
     predicted_static_speedup=0.8 * 1.9 / float(v + gamma * 0.1),
-    predicted_static_speedup_ci=None,
-    measured_over_predicted_static=1.0,
-    measured_over_predicted_static_ci=[0.9, 1.1],
-    at_work=0.8,
-    baseline_at_work=1.0,
-    tokens_per_second=100.0 * batch * speedup,
+    predicted_static_speedup_ci=None, measured_over_predicted_static=1.0,
+    measured_over_predicted_static_ci=[0.9, 1.1], at_work=0.8,
+    baseline_at_work=1.0, tokens_per_second=100.0 * batch * speedup,
     baseline_tokens_per_second=100.0 * batch,
     row_seconds_per_token=0.01 / speedup,
     row_seconds_per_token_ci=[0.009 / speedup, 0.011 / speedup],
-    baseline_row_seconds_per_token=0.01,
-    baseline_row_seconds_per_token_ci=None,
-    baseline={'layout': 'whole', 'seconds_per_step': None},
-    impossible=[],
-    drafted=80,
-    histogram=[10, 20, 10],
-    identical_to_plain=40,
-    target='big',
+    baseline_row_seconds_per_token=0.01, baseline_row_seconds_per_token_ci=None,
+    baseline={'layout': 'whole', 'seconds_per_step': None}, impossible=[],
+    drafted=80, histogram=[10, 20, 10], identical_to_plain=40, target='big',
     seed=0,
-  )
+  )  # fmt: skip
   return found | changes
 
 

@@ -101,26 +101,20 @@ def outline(params):
   ('top', 'middle', 'options', 'message'),
   [
     (
-      'target',
-      'draft',
-      {},
+      'target', 'draft', {},
       'path of the drafter staged and target.path are the same checkpoint',
     ),
     (
-      'draft',
-      'draft',
-      {},
+      'draft', 'draft', {},
       'path of the drafter staged.inner and path of the drafter staged are',
     ),
     ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* is no dir'),
     (
-      'draft',
-      'nothing',
-      {'gamma': 0},
+      'draft', 'nothing', {'gamma': 0},
       r'candidates\.staged\..*\.inner\.gamma must be .* at least 1, got 0',
     ),
   ],
-)
+)  # fmt: skip
 def test_levels_that_make_no_sense_are_refused(
   folder, top, middle, options, message
 ):

@@ -134,16 +134,10 @@ def test_a_file_of_prompts_has_domains_of_its_own(more, expected):
 def test_values_have_the_declared_type(monkeypatch):
   monkeypatch.setenv('HOME', '/home/me')
   x = parsed(
-    'pair:parity',
-    '--target.path=~/models/a',
-    '--temperatures=0',
-    '--verifiers=token',
-    '--drafters=lm:a,ngram:0.5,2,b',
-    '--prompt=~/ is home',
-    '--prompts.length=None',
-    '--sampling.top_p=1',
-    kinds=(Parity,),
-  )
+    'pair:parity', '--target.path=~/models/a', '--temperatures=0',
+    '--verifiers=token', '--drafters=lm:a,ngram:0.5,2,b', '--prompt=~/ is home',
+    '--prompts.length=None', '--sampling.top_p=1', kinds=(Parity,),
+  )  # fmt: skip
   assert x.target.path == '/home/me/models/a'
   assert x.prompt == '~/ is home'
   assert (x.temperatures, x.verifiers) == ((0,), ('token',))

@@ -315,15 +315,11 @@ def test_a_pass_takes_its_bytes_or_its_products():
 
 def test_the_roofline_of_a_gpu():
   counts = {
-    ('nodes', 'propose', ''): 100,
-    ('launches', 'score', 'mlp'): 2,
-    ('graphs', 'score', 'mlp'): 3,
-    ('waits', 'tell', ''): 4,
-    ('weights', 'score', 'mlp'): 5e5,
-    ('caches', 'judge', ''): 1e5,
-    ('cycles', 'judge', ''): 7,
-    ('call weights', '', ''): 9e9,
-  }
+    ('nodes', 'propose', ''): 100, ('launches', 'score', 'mlp'): 2,
+    ('graphs', 'score', 'mlp'): 3, ('waits', 'tell', ''): 4,
+    ('weights', 'score', 'mlp'): 5e5, ('caches', 'judge', ''): 1e5,
+    ('cycles', 'judge', ''): 7, ('call weights', '', ''): 9e9,
+  }  # fmt: skip
   found = roofline.excess(GPU, counts)
   assert found == pytest.approx(
     {
@@ -369,15 +365,10 @@ def test_v_c_and_speed_up_follow():
 def shapes(batch=1, dtype='bfloat16', **changes) -> programs.Shapes:
   x = Compiled(target=Sizes('8b'), draft=Sizes('1b'), batch=batch, dtype=dtype)
   given = {
-    'asked': x,
-    'target': estimate.SIZES['8b'],
-    'draft': estimate.SIZES['1b'],
-    'placement': Placement(plan_mesh(1, 1)),
-    'bits': 16,
-    'form': FORMS['gpu'],
-    'slots': x.slots,
-    'used': x.used,
-  }
+    'asked': x, 'target': estimate.SIZES['8b'], 'draft': estimate.SIZES['1b'],
+    'placement': Placement(plan_mesh(1, 1)), 'bits': 16, 'form': FORMS['gpu'],
+    'slots': x.slots, 'used': x.used,
+  }  # fmt: skip
   return programs.Shapes(**given | changes)
 
 

@@ -68,13 +68,9 @@ def test_a_shown_text_is_whole_or_said_to_be_cut(folder, schema, capsys):
     (endless, 8, False),
   ):
     x = experiment(
-      folder,
-      sampling=stages,
-      prompt='x',
-      max_new_tokens=new,
-      drafters=('draft',),
-      temperatures=(1.0,),
-    )
+      folder, sampling=stages, prompt='x', max_new_tokens=new,
+      drafters=('draft',), temperatures=(1.0,),
+    )  # fmt: skip
     generate.main(x)
     out = capsys.readouterr().out
     said = json.loads(out.splitlines()[-1])
@@ -181,14 +177,9 @@ def test_a_text_of_another_language_stops_the_program(folder):
 
 def languages(folder, schema, tmp_path, **changes):
   return experiment(
-    folder,
-    study.Languages,
-    languages={'flag': schema},
-    drafters=('draft',),
-    verifiers=('token',),
-    results=str(tmp_path / 'rows'),
-    **changes,
-  )
+    folder, study.Languages, languages={'flag': schema}, drafters=('draft',),
+    verifiers=('token',), results=str(tmp_path / 'rows'), **changes,
+  )  # fmt: skip
 
 
 @pytest.mark.slow

@@ -61,24 +61,14 @@ def row(kind: str, taus, gamma: int = 2, c: float = 0.1) -> dict:
   """A row in which each prompt takes ten calls."""
   count = len(taus)
   return {
-    'program': 'contest',
-    'kind': kind,
-    'drafter': f'{kind}-8',
-    'target': 'target',
-    'domain': 'code',
-    'temperature': 0.0,
-    'gamma': gamma,
-    'learned': 1024,
-    'prompts': count,
-    'prompts_hash': 'same',
+    'program': 'contest', 'kind': kind, 'drafter': f'{kind}-8',
+    'target': 'target', 'domain': 'code', 'temperature': 0.0, 'gamma': gamma,
+    'learned': 1024, 'prompts': count, 'prompts_hash': 'same',
     'unit_tokens': [10.0 * tau for tau in taus],
-    'unit_target_calls': [10.0] * count,
-    'tau': sum(taus) / count,
-    'own_numbers': 2_000_000,
-    'drafted_flops': 1e6,
-    'plain_flops': 1e7,
+    'unit_target_calls': [10.0] * count, 'tau': sum(taus) / count,
+    'own_numbers': 2_000_000, 'drafted_flops': 1e6, 'plain_flops': 1e7,
     'calculated': {study.PLACE: {'v': 1.0, 'c': c}},
-  }
+  }  # fmt: skip
 
 
 def test_an_order_holds_fails_or_is_undecided():
@@ -145,20 +135,13 @@ def test_prompts_are_read_before_anything_is_trained(tmp_path):
 @pytest.mark.slow
 def test_a_contest_trains_once_and_compares(folder, tmp_path, capsys):
   x = dataclasses.replace(
-    study.get_config(),
-    target=Checkpoint(str(folder / 'target')),
-    kinds=('medusa', 'pard'),
-    steps=(3, 6),
-    size=2,
-    gammas=(2,),
+    study.get_config(), target=Checkpoint(str(folder / 'target')),
+    kinds=('medusa', 'pard'), steps=(3, 6), size=2, gammas=(2,),
     optimization=Optimization(((1, 1e-2), (6, 0.0)), 4, 16),
     texts=Texts(count=8, batch=8, length=32, prompt_length=8),
-    held_out=HeldOut(1, 16, 8, depth=2),
-    temperatures=(0.0,),
-    max_new_tokens=8,
-    heads=str(tmp_path / 'heads'),
-    results=str(tmp_path / 'rows'),
-  )
+    held_out=HeldOut(1, 16, 8, depth=2), temperatures=(0.0,), max_new_tokens=8,
+    heads=str(tmp_path / 'heads'), results=str(tmp_path / 'rows'),
+  )  # fmt: skip
   x.prompts.count, x.prompts.length, x.batch = 3, 16, 3
   tiny.write_data(tmp_path / 'heads/data')
   study.run(x)

@@ -109,16 +109,11 @@ def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
   given['candidates'].pop('ngram')
   given |= {'prompts': Prompts(domains=('code',), count=6, length=16)}
   x = study.ManyPrompts(
-    **given
-    | {
-      'name': 'many',
-      'loads': ((2, 6),),
-      'gammas': (2,),
-      'by_load': True,
-      'temperatures': (1.0,),
-      'results': str(tmp_path / 'results'),
-    }
-  )
+    **given | {
+      'name': 'many', 'loads': ((2, 6),), 'gammas': (2,), 'by_load': True,
+      'temperatures': (1.0,), 'results': str(tmp_path / 'results'),
+    },
+  )  # fmt: skip
   study.run(x)
   text = (tmp_path / 'results' / 'rows.jsonl').read_text()
   rows = [json.loads(line) for line in text.splitlines()]

@@ -228,27 +228,23 @@ BAD_TEMPLATES = [
   (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}"
     '{% endif %}x',
-    {'system': 'Be brief.'},
-    r'prompts\.system: .*no system',
+    {'system': 'Be brief.'}, r'prompts\.system: .*no system',
   ),
   (
     "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
-    {'system': 'Be brief.'},
-    r'prompts\.system',
+    {'system': 'Be brief.'}, r'prompts\.system',
   ),
   (
-    '{% if messages|length > 1 %}{{ raise_exception("once") }}{% endif %}x',
-    {},
+    '{% if messages|length > 1 %}{{ raise_exception("once") }}{% endif %}x', {},
     r'prompts\.turns: .*once',
   ),
   ('{{ messages[-1].content }}', {}, r'prompts\.turns'),
   ("{{ raise_exception('never') }}", {}, r'prompts\.chat: .*never'),
   (
-    TEMPLATE,
-    {'template_kwargs': {'enable_thinkin_': False}},
+    TEMPLATE, {'template_kwargs': {'enable_thinkin_': False}},
     r'prompts\.template_kwargs: .*enable_thinkin_',
   ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(('template', 'fields', 'message'), BAD_TEMPLATES)

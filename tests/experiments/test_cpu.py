@@ -54,15 +54,10 @@ def test_rows_say_how_many_threads_xla_has(monkeypatch, said, threads):
 @pytest.mark.parametrize(
   ('config', 'kernel'),
   [
-    ('experiment', True),
-    ('untimed', False),
-    ('mesh', False),
-    ('speed', True),
-    ('layouts', False),
-    ('certificate', True),
-    ('recipe', False),
+    ('experiment', True), ('untimed', False), ('mesh', False), ('speed', True),
+    ('layouts', False), ('certificate', True), ('recipe', False),
   ],
-)
+)  # fmt: skip
 def test_whom_the_cores_are_given_to(monkeypatch, config, kernel, there):
   """The kernel, where there is one."""
   x = {

@@ -11,14 +11,10 @@ from specjax.training import divergences
 
 VOCAB = 5
 ALL = (
-  divergences.forward_kl,
-  divergences.reverse_kl,
-  divergences.jensen_shannon,
-  divergences.total_variation,
-  divergences.minus_log_alpha,
-  divergences.cross_entropy,
-  divergences.acceptance_hybrid,
-)
+  divergences.forward_kl, divergences.reverse_kl, divergences.jensen_shannon,
+  divergences.total_variation, divergences.minus_log_alpha,
+  divergences.cross_entropy, divergences.acceptance_hybrid,
+)  # fmt: skip
 
 
 def evaluate(log_p, log_q):

@@ -33,14 +33,9 @@ def tables() -> Params:
 
 def job(temperature: float, seed: int = 0) -> measure.Job:
   return measure.Job(
-    [[i % VOCAB] for i in range(ROWS)],
-    np.arange(ROWS),
-    sampling.make(ROWS, temperature),
-    NEW,
-    seed,
-    128,
-    live=ROWS,
-  )
+    [[i % VOCAB] for i in range(ROWS)], np.arange(ROWS),
+    sampling.make(ROWS, temperature), NEW, seed, 128, live=ROWS,
+  )  # fmt: skip
 
 
 def way(policy) -> Decoding:

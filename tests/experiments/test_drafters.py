@@ -124,23 +124,13 @@ def test_which_drafter_when():
 def sized(size, domain, tokens, **more):
   options = {'vocabulary': size, 'frequencies': 'x'} if size else {}
   return {
-    'load': 'lm',
-    'draft': 'd',
-    'drafter': f'd {size}',
-    'verifier': 'token',
-    'gamma': 3,
-    'temperature': 0.0,
-    'batch': 1,
-    'domain': domain,
-    'options': options,
-    'parameters': 1_000_000 + 1000 * size,
-    'c': 0.1 + 0.1 * (domain == 'b'),
-    'prompts': 6,
-    'prompts_hash': domain,
-    'tau': sum(tokens) / 60,
-    'unit_tokens': tokens,
+    'load': 'lm', 'draft': 'd', 'drafter': f'd {size}', 'verifier': 'token',
+    'gamma': 3, 'temperature': 0.0, 'batch': 1, 'domain': domain,
+    'options': options, 'parameters': 1_000_000 + 1000 * size,
+    'c': 0.1 + 0.1 * (domain == 'b'), 'prompts': 6, 'prompts_hash': domain,
+    'tau': sum(tokens) / 60, 'unit_tokens': tokens,
     'unit_target_calls': [10] * 6,
-  } | more
+  } | more  # fmt: skip
 
 
 def test_sizes_are_compared_prompt_by_prompt():

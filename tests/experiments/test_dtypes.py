@@ -48,13 +48,9 @@ def test_a_draft_has_the_targets_type_or_its_own(folder, own, draft):
   assert types(method.params.drafter) == {draft}
   assert method.draft_dtype == draft
   state = generate.start(
-    method.params,
-    [[5, 6, 7]],
-    spec=method.spec,
-    new_tokens=4,
-    key=generate.row_keys(0, [0]),
-    values=sampling.make(1, 1.0),
-  )
+    method.params, [[5, 6, 7]], spec=method.spec, new_tokens=4,
+    key=generate.row_keys(0, [0]), values=sampling.make(1, 1.0),
+  )  # fmt: skip
   assert types(state.cache) == {'bfloat16'}
   assert types(state.drafter.state) == {draft}
 
@@ -262,16 +258,11 @@ def test_memory_of_a_draft_as_large_as_its_target_is_predicted(
 @pytest.mark.slow
 def test_memory_of_the_embedded_pair_is_predicted(tmp_path, monkeypatch):
   x = tiny.experiment(
-    tmp_path,
-    target=Checkpoint(pair.path('target')),
+    tmp_path, target=Checkpoint(pair.path('target')),
     candidates={'lm': Candidate('lm', 3, pair.path('draft-128'))},
-    prompts=Prompts(domains=('code',), count=1, length=96),
-    temperatures=(1.0,),
-    max_new_tokens=4,
-    timed=False,
-    dtype='float32',
-    results=str(tmp_path / 'a'),
-  )
+    prompts=Prompts(domains=('code',), count=1, length=96), temperatures=(1.0,),
+    max_new_tokens=4, timed=False, dtype='float32', results=str(tmp_path / 'a'),
+  )  # fmt: skip
   held, measured = peak(x, monkeypatch)
   assert held.total == pytest.approx(measured, rel=0.15)
 
@@ -281,17 +272,12 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
   rows = {}
   for dtype in ('float32', 'bfloat16', 'float16'):
     x = tiny.experiment(
-      tmp_path,
-      target=Checkpoint(pair.path('target')),
+      tmp_path, target=Checkpoint(pair.path('target')),
       candidates={'lm': Candidate('lm', 3, pair.path('draft-64'))},
       prompts=Prompts(domains=('code',), count=8, length=64),
-      temperatures=(1.0,),
-      max_new_tokens=48,
-      batch=8,
-      timed=False,
-      dtype=dtype,
+      temperatures=(1.0,), max_new_tokens=48, batch=8, timed=False, dtype=dtype,
       results=str(tmp_path / dtype),
-    )
+    )  # fmt: skip
     runner = Runner(plan(x))
     runner.run()
     (rows[dtype],) = runner.folder.rows

@@ -85,20 +85,14 @@ def test_another_embedding_of_the_encoder_is_refused(tmp_path):
 def attributes(c):
   """The `config.json` of a T5."""
   return {
-    'model_type': 't5',
-    'vocab_size': c.vocab_size,
-    'd_model': c.width,
-    'num_heads': c.num_heads,
-    'd_kv': c.head_dim,
-    'd_ff': c.mlp_width,
-    'n_positions': c.max_positions,
-    'layer_norm_epsilon': c.norm_eps,
-    'num_layers': c.encoder.num_layers,
-    'num_decoder_layers': c.num_layers,
+    'model_type': 't5', 'vocab_size': c.vocab_size, 'd_model': c.width,
+    'num_heads': c.num_heads, 'd_kv': c.head_dim, 'd_ff': c.mlp_width,
+    'n_positions': c.max_positions, 'layer_norm_epsilon': c.norm_eps,
+    'num_layers': c.encoder.num_layers, 'num_decoder_layers': c.num_layers,
     'decoder_start_token_id': c.encoder.start,
     'relative_attention_num_buckets': c.relative.buckets,
     'relative_attention_max_distance': c.relative.longest,
-  }
+  }  # fmt: skip
 
 
 @pytest.fixture(scope='module')

@@ -28,29 +28,14 @@ def settings(folder, **changes):
 
 
 ROW = {
-  'drafter': 'ngram',
-  'verifier': 'token',
-  'lossless': True,
-  'drafted': 8,
-  'histogram': [4, 0],
-  'domain': 'code',
-  'temperature': 0.0,
-  'batch': 1,
-  'prompts': 8,
-  'alpha': 0.5,
-  'tau': 1.6,
-  'tau_ci': [1.5, 1.7],
-  'c': 0.1,
-  'v': 1.1,
-  'predicted_speedup_ci': [1.2, 1.5],
-  'speedup_ci': [1.2, 1.4],
-  'measured_over_predicted': 1.0,
-  'measured_over_predicted_ci': [0.9, 1.1],
-  'baseline_tokens_per_second': 500.0,
-  'seconds': 0.5,
-  'steps': 200,
+  'drafter': 'ngram', 'verifier': 'token', 'lossless': True, 'drafted': 8,
+  'histogram': [4, 0], 'domain': 'code', 'temperature': 0.0, 'batch': 1,
+  'prompts': 8, 'alpha': 0.5, 'tau': 1.6, 'tau_ci': [1.5, 1.7], 'c': 0.1,
+  'v': 1.1, 'predicted_speedup_ci': [1.2, 1.5], 'speedup_ci': [1.2, 1.4],
+  'measured_over_predicted': 1.0, 'measured_over_predicted_ci': [0.9, 1.1],
+  'baseline_tokens_per_second': 500.0, 'seconds': 0.5, 'steps': 200,
   'asked_gamma': 2,
-}
+}  # fmt: skip
 
 
 def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
@@ -155,15 +140,10 @@ def mixed(v, experts):
 
 
 EXPERTS = {
-  'count': 16,
-  'chosen': 2,
-  'layers': 2,
-  'tokens': [1, 3],
-  'source': 'router',
-  'touched': [[2.0, 2.0], [4.0, 5.0]],
-  'read': [2.0, 4.5],
+  'count': 16, 'chosen': 2, 'layers': 2, 'tokens': [1, 3], 'source': 'router',
+  'touched': [[2.0, 2.0], [4.0, 5.0]], 'read': [2.0, 4.5],
   'bytes': [4_000_000, 9_000_000],
-}
+}  # fmt: skip
 
 
 def test_experts_that_are_read_explain_a_high_v(tmp_path):
@@ -478,13 +458,9 @@ def test_one_drafter_and_gammas_around_its_own(folder):
 @pytest.fixture(scope='module')
 def job():
   return measure.Job(
-    [[1, 2, 3, 1, 2], [4, 5, 4]],
-    np.arange(2),
-    sampling.make(2, 0.0),
-    new_tokens=24,
-    seed=0,
-    slots=128,
-  )
+    [[1, 2, 3, 1, 2], [4, 5, 4]], np.arange(2), sampling.make(2, 0.0),
+    new_tokens=24, seed=0, slots=128,
+  )  # fmt: skip
 
 
 def test_a_replay_takes_the_steps_it_stands_for(job):

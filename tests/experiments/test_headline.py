@@ -11,24 +11,12 @@ from tests.support import rows as made
 def cell(speedup=1.5, width=0.1, **changes):
   """A row with times: tau 2.2, and a step of 1.5 + 3 * 0.1 plain steps."""
   found = {
-    'speedup': speedup,
-    'speedup_ci': [speedup - width, speedup + width],
-    'gamma': 3,
-    'drafter': 'small',
-    'draft': 'small',
-    'c': 0.1,
-    'v': 1.5,
-    'tau': 2.2,
-    'alpha': 0.6,
-    'timed': True,
-    'seed': 0,
-    'target': 'big',
-    'drafted': 30,
-    'histogram': [4, 3, 2, 1],
-    'predicted_speedup': 2.2 / 1.8,
-    'tokens_per_second': 90.0,
-    'baseline_tokens_per_second': 60.0,
-  }
+    'speedup': speedup, 'speedup_ci': [speedup - width, speedup + width],
+    'gamma': 3, 'drafter': 'small', 'draft': 'small', 'c': 0.1, 'v': 1.5,
+    'tau': 2.2, 'alpha': 0.6, 'timed': True, 'seed': 0, 'target': 'big',
+    'drafted': 30, 'histogram': [4, 3, 2, 1], 'predicted_speedup': 2.2 / 1.8,
+    'tokens_per_second': 90.0, 'baseline_tokens_per_second': 60.0,
+  }  # fmt: skip
   return made.row(**(found | changes))
 
 
@@ -115,13 +103,9 @@ def units(seconds, **changes):
   """A row with the times of eight prompts, over plain decoding of one each."""
   numbers = made.around(seconds, by=0.05)
   return cell(
-    1 / seconds,
-    unit_seconds=numbers,
-    unit_baseline_seconds=[1.0] * 8,
-    unit_baseline_tokens=[8] * 8,
-    target_calls=32,
-    **changes,
-  )
+    1 / seconds, unit_seconds=numbers, unit_baseline_seconds=[1.0] * 8,
+    unit_baseline_tokens=[8] * 8, target_calls=32, **changes,
+  )  # fmt: skip
 
 
 def test_places_are_pooled_over_their_prompts():

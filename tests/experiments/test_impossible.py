@@ -19,19 +19,12 @@ SECONDS = {'plain': 1.0, 'scored': 1.15, 'whole': 1.25}
 def timed(**changes):
   """A row with times that are as they should be."""
   row = made.row(
-    timed=True,
-    tokens_per_second=1.6,
-    baseline_tokens_per_second=1.0,
-    speedup=1.6,
-    speedup_ci=[1.5, 1.7],
-    predicted_speedup=1.6,
-    c=0.05,
-    v=1.15,
+    timed=True, tokens_per_second=1.6, baseline_tokens_per_second=1.0,
+    speedup=1.6, speedup_ci=[1.5, 1.7], predicted_speedup=1.6, c=0.05, v=1.15,
     seconds_per_step={k: noisy(s, 7) for k, s in SECONDS.items()},
-    unit_baseline_tokens=[8] * 8,
-    unit_baseline_seconds=noisy(8.0),
+    unit_baseline_tokens=[8] * 8, unit_baseline_seconds=noisy(8.0),
     unit_seconds=noisy(5.0, seed=1),
-  )
+  )  # fmt: skip
   return row | changes
 
 
@@ -139,15 +132,10 @@ def test_a_batch_steps_as_often_as_its_slowest_row():
   steps, a draft that is right every other time in one row 8 steps.
   """
   row = timed(
-    batch=2,
-    unit_tokens=[2, 16] * 8,
-    unit_target_calls=[2, 8] * 8,
-    unit_baseline_tokens=[2, 16] * 8,
-    unit_baseline_seconds=noisy(16.0),
-    unit_seconds=noisy(8.05, seed=1),
-    tau=1.8,
-    speedup=1.99,
-  )
+    batch=2, unit_tokens=[2, 16] * 8, unit_target_calls=[2, 8] * 8,
+    unit_baseline_tokens=[2, 16] * 8, unit_baseline_seconds=noisy(16.0),
+    unit_seconds=noisy(8.05, seed=1), tau=1.8, speedup=1.99,
+  )  # fmt: skip
   assert row['speedup'] > row['tau']
   assert sanity_checks.find(row) == []
   (found,) = sanity_checks.find(row | {'unit_seconds': noisy(6.0, seed=1)})

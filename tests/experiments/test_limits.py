@@ -36,13 +36,9 @@ OF_DRAFTERS = {
 def fit(spec, lengths, new, **options):
   count = len(lengths)
   return buffers.plan_buffers(
-    spec,
-    [[1] * length for length in lengths],
-    new,
-    generate.row_keys(0, range(count)),
-    sampling.make(count),
-    **options,
-  )
+    spec, [[1] * length for length in lengths], new,
+    generate.row_keys(0, range(count)), sampling.make(count), **options,
+  )  # fmt: skip
 
 
 def fits_at_20(spec, who):

@@ -229,14 +229,10 @@ def test_two_processes_make_the_same_text(folder, capsys):
   )
   expected = capsys.readouterr().out.splitlines()[-1]
   first, second = processes.two(
-    'experiments.generate',
-    f'--config={folder / "config.py"}',
-    '--config.prompt=def f(x):',
-    '--config.drafters=("ngram",)',
-    '--config.mesh.model=4',
-    **CPU,
-    **TWO,
-  )
+    'experiments.generate', f'--config={folder / "config.py"}',
+    '--config.prompt=def f(x):', '--config.drafters=("ngram",)',
+    '--config.mesh.model=4', **CPU, **TWO,
+  )  # fmt: skip
   assert first.returncode == second.returncode == 0, first.stderr
   assert len(json.loads(expected)['tokens']) == 12
   # Only the first of them prints.

@@ -24,20 +24,14 @@ def root(tmp_path_factory):
 
 def recipe(root, name, **changes):
   fields = {
-    'folder': str(root / name),
-    'target': str(root / 'target'),
-    'trainable': 'lm',
-    'options': {'path': str(root / 'draft')},
+    'folder': str(root / name), 'target': str(root / 'target'),
+    'trainable': 'lm', 'options': {'path': str(root / 'draft')},
     'optimization': Optimization(
-      ((1, 1e-2), (6, 1e-2)), batch=4, length=16, checkpoint_every=2
+      ((1, 1e-2), (6, 1e-2)), batch=4, length=16, checkpoint_every=2,
     ),
-    'prompts': Prompts(domains=('code',), count=5, length=8),
-    'new_tokens': 8,
-    'depth': 2,
-    'rounds': 3,
-    'updates': 2,
-    'memory': 2,
-  }
+    'prompts': Prompts(domains=('code',), count=5, length=8), 'new_tokens': 8,
+    'depth': 2, 'rounds': 3, 'updates': 2, 'memory': 2,
+  }  # fmt: skip
   return Online(**fields | changes)
 
 

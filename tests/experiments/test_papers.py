@@ -131,13 +131,9 @@ def test_several_cells_are_pooled_from_their_prompts():
 def test_a_number_is_ours_by_the_definition_of_the_paper():
   x = CONFIGS['configs/papers.py:spec_bench/7b']
   fields = {
-    'drafter': 'sps',
-    'domain': 'qa',
-    'tau_per_step': 2.25,
-    'tau_per_step_ci': [2.0, 2.5],
-    'speedup_of_rates': 1.5,
-    'speedup': 1.4,
-  }
+    'drafter': 'sps', 'domain': 'qa', 'tau_per_step': 2.25,
+    'tau_per_step_ci': [2.0, 2.5], 'speedup_of_rates': 1.5, 'speedup': 1.4,
+  }  # fmt: skip
   one = made.row(**fields)
   text = published.table_published(x, [one])
   assert '2.25 [2.00, 2.50]' in text

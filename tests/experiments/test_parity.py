@@ -169,14 +169,10 @@ def run(x, capsys):
 def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
   """And the comparison with float32 is of bfloat16, on both sides."""
   x = config(
-    folder,
-    against='dtype',
-    dtype='bfloat16',
-    other_dtype='float32',
-    prompts=Prompts(domains=('code',), count=4, length=16),
-    max_new_tokens=48,
+    folder, against='dtype', dtype='bfloat16', other_dtype='float32',
+    prompts=Prompts(domains=('code',), count=4, length=16), max_new_tokens=48,
     results=str(tmp_path / 'a'),
-  )
+  )  # fmt: skip
   status, found, rows = run(x, capsys)
   assert status == 0
   assert found['differences'] == found['ties'] > 0

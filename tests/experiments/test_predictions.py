@@ -16,15 +16,10 @@ def run(text, calls, seconds):
   """A run of one prompt; only its text, calls and time matter."""
   zero = np.zeros(1, int)
   counts = Counts(
-    histogram=zero[None],
-    tried=zero[None],
-    accepted=zero[None],
-    drafted=zero,
-    tokens=np.array([len(text)]),
-    target_calls=np.array([calls]),
-    overlap=zero,
+    histogram=zero[None], tried=zero[None], accepted=zero[None], drafted=zero,
+    tokens=np.array([len(text)]), target_calls=np.array([calls]), overlap=zero,
     misses=zero,
-  )
+  )  # fmt: skip
   return Run([text], counts, seconds, 9.0, 0)
 
 
@@ -54,33 +49,21 @@ def compared():
 
 def test_every_field_of_a_comparison():
   right = {
-    'alpha': 0.5,
-    'alpha_ci': None,
-    'predicted_tau': 2.0,
-    'tau_by_beta': 1.9,
-    'tau_iid': 1.8,
-    'tau': 30 / 12,
-    'tau_ci': None,
+    'alpha': 0.5, 'alpha_ci': None, 'predicted_tau': 2.0, 'tau_by_beta': 1.9,
+    'tau_iid': 1.8, 'tau': 30 / 12, 'tau_ci': None,
     # 30 tokens in 12 calls, and in 13 that were predicted.
-    'difference': 30 / 12 - 30 / 13,
-    'difference_ci': None,
+    'difference': 30 / 12 - 30 / 13, 'difference_ci': None,
     'same_text': 2,  # The last one is another text,
     'equal_calls': 1,  # and the second took other calls.
-    'unit_tokens': [12, 8, 10],
-    'unit_target_calls': [5, 3, 4],
-    'unit_seconds': [6.0, 4.0, 5.0],
-    'unit_baseline_tokens': [12, 8, 10],
-    'unit_baseline_seconds': [12.0, 8.0, 10.0],
-    'c': 0.1,
-    'v': 1.1,
-    'predicted_speedup': 2.0 / 1.5,
-    'speedup': 2.0,
-    'speedup_ci': None,
+    'unit_tokens': [12, 8, 10], 'unit_target_calls': [5, 3, 4],
+    'unit_seconds': [6.0, 4.0, 5.0], 'unit_baseline_tokens': [12, 8, 10],
+    'unit_baseline_seconds': [12.0, 8.0, 10.0], 'c': 0.1, 'v': 1.1,
+    'predicted_speedup': 2.0 / 1.5, 'speedup': 2.0, 'speedup_ci': None,
     'speedup_at_work': 2.0,  # Single prompts wait for nobody.
     'speedup_at_work_ci': None,
     'predicted_over_measured': (30 / 13) / 1.5 / 2.0,
     'predicted_over_measured_ci': None,
-  }
+  }  # fmt: skip
   found = compared()
   assert found.keys() == right.keys()
   for name, value in right.items():

@@ -303,14 +303,10 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
     model=types.SimpleNamespace(placement=None)
   )
   found = {
-    'best': 'taps (1,)',
-    'changes': {'read_as': {'taps': (1,)}},
-    'alternatives': 5,
-    'gamma': 3,
-    'configured': 0.02,
-    'best_accepted': 1.5,
+    'best': 'taps (1,)', 'changes': {'read_as': {'taps': (1,)}},
+    'alternatives': 5, 'gamma': 3, 'configured': 0.02, 'best_accepted': 1.5,
     'prompts': 8,
-  }
+  }  # fmt: skip
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(probe, 'has_alternatives', lambda one: one == 'planned')
     patch.setattr(probe, 'jobs', lambda *_: ['jobs'])

@@ -64,11 +64,9 @@ FORMATS = [
   (
     [
       {
-        'text': 'Add two numbers.',
-        'code': 'x',
-        'task_id': 1,
+        'text': 'Add two numbers.', 'code': 'x', 'task_id': 1,
         'test_list': ['assert f(1, 2) == 3', 'assert f(0, 0) == 0'],
-      }
+      },
     ],
     'mbpp',
     'You are an expert Python programmer, and here is your task: Add two '
@@ -76,18 +74,15 @@ FORMATS = [
     'assert f(0, 0) == 0\n[BEGIN]\n',
   ),
   (
-    [{'question': 'How many?', 'answer': 'Two. #### 2'}],
-    'gsm8k',
+    [{'question': 'How many?', 'answer': 'Two. #### 2'}], 'gsm8k',
     'Q: How many?\nA:',
   ),
   (
     [
       {
-        'prompt': 'Add them.',
-        'code': 'x',
-        'task_id': 2,
+        'prompt': 'Add them.', 'code': 'x', 'task_id': 2,
         'test_list': ['assert True'],
-      }
+      },
     ],
     'mbpp',
     'You are an expert Python programmer, and here is your task: Add them. '
@@ -96,55 +91,45 @@ FORMATS = [
   (
     [
       {
-        'problem': 'What is $1+1$?',
-        'solution': 'It is 2.',
-        'answer': '2',
-        'subject': 'Algebra',
-        'level': 1,
-      }
+        'problem': 'What is $1+1$?', 'solution': 'It is 2.', 'answer': '2',
+        'subject': 'Algebra', 'level': 1,
+      },
     ],
-    'math500',
-    'Problem:\nWhat is $1+1$?\n\nSolution:\n',
+    'math500', 'Problem:\nWhat is $1+1$?\n\nSolution:\n',
   ),
   (
-    [{'instruction': 'Double it.', 'input': '4', 'output': '8'}],
-    'alpaca',
+    [{'instruction': 'Double it.', 'input': '4', 'output': '8'}], 'alpaca',
     'Below is an instruction that describes a task, paired with an input that '
     'provides further context. Write a response that appropriately completes '
     'the request.\n\n### Instruction:\nDouble it.\n\n### Input:\n4\n\n'
     '### Response:\n',
   ),
   (
-    [{'instruction': 'Say so.', 'input': '', 'output': 'So.'}],
-    'alpaca',
+    [{'instruction': 'Say so.', 'input': '', 'output': 'So.'}], 'alpaca',
     'Below is an instruction that describes a task. Write a response that '
     'appropriately completes the request.\n\n### Instruction:\nSay so.\n\n'
     '### Response:\n',
   ),
   (
     [{'messages': [{'role': 'user', 'content': 'Hello?'}], 'category': 'qa'}],
-    'qa',
-    'Hello?',
+    'qa', 'Hello?',
   ),
   (QUESTIONS[2:], 'qa', 'Question 2?'),
   (
-    [{'document': 'It rained.', 'summary': 'Rain', 'id': 3}],
-    'xsum',
+    [{'document': 'It rained.', 'summary': 'Rain', 'id': 3}], 'xsum',
     'summarize: It rained.',
   ),
   (
     [{'article': 'It {rained}.', 'highlights': 'Rain', 'id': 'a'}],
-    'cnn_dailymail',
-    'summarize: It {rained}.',
+    'cnn_dailymail', 'summarize: It {rained}.',
   ),
   (
-    [{'translation': {'de': 'Es regnet.', 'en': 'It rains.'}}],
-    'wmt_en_de',
+    [{'translation': {'de': 'Es regnet.', 'en': 'It rains.'}}], 'wmt_en_de',
     'translate English to German: It rains.',
   ),
   ([{'instructions': 'Say so.', 'id': 4}], 'file', 'Say so.'),
   (['Say so.'], 'file', 'Say so.'),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(('records', 'domain', 'text'), FORMATS)

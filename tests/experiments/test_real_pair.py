@@ -20,17 +20,12 @@ def replay(drafter, domain, temperature=0.0, alpha=0.8, tau=(2.0, 3.0, 4.0)):
   """A row of 100 tokens a prompt; prompts differ more for some drafters."""
   spread = 0.01 + len(drafter) / 1000
   return {
-    'part': 'replay',
-    'drafter': drafter,
-    'domain': domain,
-    'temperature': temperature,
-    'prompts': PROMPTS,
-    'prompts_hash': domain,
-    'unit_tokens': [100] * PROMPTS,
-    'unit_overlap': wave(100 * alpha, spread),
+    'part': 'replay', 'drafter': drafter, 'domain': domain,
+    'temperature': temperature, 'prompts': PROMPTS, 'prompts_hash': domain,
+    'unit_tokens': [100] * PROMPTS, 'unit_overlap': wave(100 * alpha, spread),
     'gammas': [2, 4, 8],
     'unit_target_calls': [wave(100 / each, spread) for each in tau],
-  }
+  }  # fmt: skip
 
 
 def cost(drafter, gamma, step):
@@ -50,18 +45,12 @@ def cost(drafter, gamma, step):
 def check(domain, speedup, temperature=0.0):
   """A row of as many tokens on both sides."""
   return {
-    'part': 'check',
-    'drafter': 'sibling',
-    'gamma': 4,
-    'domain': domain,
-    'temperature': temperature,
-    'prompts': PROMPTS,
-    'prompts_hash': domain,
+    'part': 'check', 'drafter': 'sibling', 'gamma': 4, 'domain': domain,
+    'temperature': temperature, 'prompts': PROMPTS, 'prompts_hash': domain,
     'unit_baseline_seconds': wave(speedup),
-    'unit_baseline_tokens': [50] * PROMPTS,
-    'unit_seconds': [1.0] * PROMPTS,
+    'unit_baseline_tokens': [50] * PROMPTS, 'unit_seconds': [1.0] * PROMPTS,
     'unit_tokens': [50] * PROMPTS,
-  }
+  }  # fmt: skip
 
 
 def both(rows):
@@ -138,20 +127,16 @@ def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
     ('More is accepted of a small', ('ngram', 'smollm2'), {}, RISE),
     ('More is accepted of a small', ('smollm2', 'sibling'), {}, RISE),
     (
-      'More is accepted at',
-      ('sibling', 'sibling'),
-      {'temperatures': (1.0, 0.0)},
-      RISE,
+      'More is accepted at', ('sibling', 'sibling'),
+      {'temperatures': (1.0, 0.0)}, RISE,
     ),
     (
-      'Code is easier',
-      ('sibling', 'sibling'),
-      {'domains': ('roleplay', 'humaneval')},
-      RISE,
+      'Code is easier', ('sibling', 'sibling'),
+      {'domains': ('roleplay', 'humaneval')}, RISE,
     ),
     ('Lookup that copies', ('ngram', 'suffix'), {}, RISE),
   ],
-)
+)  # fmt: skip
 def test_what_rises(begin, names, more, levels):
   assert outcome(begin, pair(*names, **more, **levels)) == HOLDS
   turned = {name: both[::-1] for name, both in levels.items()}

@@ -130,13 +130,9 @@ def test_the_tutorial_prints_what_it_says(here):
     line = line.replace('configs/', f'{ROOT}/configs/')
     line = line.replace('runs/echo-timed', 'runs/echo')
     done = subprocess.run(
-      line.replace('python', sys.executable, 1),
-      shell=True,
-      cwd=here,
-      env=os.environ | environment,
-      capture_output=True,
-      text=True,
-    )
+      line.replace('python', sys.executable, 1), shell=True, cwd=here,
+      env=os.environ | environment, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     printed[line.split()[2]] = done.stdout
   verdict = json.loads(printed['experiments.certify'].splitlines()[-1])

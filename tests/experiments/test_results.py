@@ -49,13 +49,9 @@ def test_foreign_files_are_left_alone(tmp_path):
 def test_the_table_says_which_prompts_were_continued():
   whole = made.row(prompts=3)
   facts = {
-    'source': 'a.jsonl',
-    'available': 9,
-    'shortest': 4,
-    'longest': 7,
-    'cut': 1,
+    'source': 'a.jsonl', 'available': 9, 'shortest': 4, 'longest': 7, 'cut': 1,
     'skipped': {'too long': 2},
-  }
+  }  # fmt: skip
   sentence = (
     '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
   )

@@ -95,16 +95,10 @@ def test_a_check_of_a_prediction_knows_how_sure_costs_are():
   base, runs = loops()
   calls = [int(r.counts.target_calls.sum()) for r in runs]
   seen = {
-    'gammas': [2],
-    'unit_tokens': [int(r.counts.tokens.sum()) for r in runs],
-    'unit_target_calls': [calls],
-    'digests': ['other'] * 8,
-    'tau': [2.0],
-    'tau_by_beta': [2.0],
-    'tau_iid': [2.0],
-    'alpha': 0.5,
-    'alpha_ci': None,
-  }
+    'gammas': [2], 'unit_tokens': [int(r.counts.tokens.sum()) for r in runs],
+    'unit_target_calls': [calls], 'digests': ['other'] * 8, 'tau': [2.0],
+    'tau_by_beta': [2.0], 'tau_iid': [2.0], 'alpha': 0.5, 'alpha_ci': None,
+  }  # fmt: skip
 
   def check(cost):
     turns = {'seconds_per_step': cost.seconds()}

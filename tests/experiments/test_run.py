@@ -208,13 +208,9 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
 @pytest.mark.slow
 def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
   x = tiny.experiment(
-    folder,
-    drafters=('ngram',),
-    prompts=THREE,
-    results=str(tmp_path / 'a'),
-    timed=False,
-    batch=2,
-  )
+    folder, drafters=('ngram',), prompts=THREE, results=str(tmp_path / 'a'),
+    timed=False, batch=2,
+  )  # fmt: skip
   runner = Runner(plan(x))
   runner.run()
   alone = {r['temperature']: r for r in rows}

@@ -449,13 +449,9 @@ def test_a_prediction_changes_no_text_and_is_counted(client):
     # Random tokens are read back from their text as others in some places.
     assert accepted >= 16
   stream = chat(
-    client,
-    temperature=0,
-    max_tokens=40,
-    prediction=predict(text),
-    stream=True,
+    client, temperature=0, max_tokens=40, prediction=predict(text), stream=True,
     stream_options={'include_usage': True},
-  )
+  )  # fmt: skip
   *rest, last = stream
   assert ''.join(x.choices[0].delta.content or '' for x in rest) == text
   assert last.usage == out.usage
@@ -522,10 +518,7 @@ def test_predictions_that_are_too_long_or_none_are_refused(client):
     (
       'completions',
       {
-        'model': 'tiny',
-        'max_tokens': 20,
-        'temperature': 0.01,
-        'stream': True,
+        'model': 'tiny', 'max_tokens': 20, 'temperature': 0.01, 'stream': True,
         'stop': ['\n\n', '/src/', '#- coding: utf-8', '```', '\ndef'],
         'prompt': PROMPT,
       },
@@ -538,9 +531,7 @@ def test_predictions_that_are_too_long_or_none_are_refused(client):
           {'role': 'system', 'content': 'You are kind.'},
           {'role': 'user', 'content': [{'type': 'text', 'text': PROMPT}]},
         ],
-        'model': 'tiny',
-        'max_tokens': 20,
-        'stream': True,
+        'model': 'tiny', 'max_tokens': 20, 'stream': True,
         'prediction': predict(PROMPT),
       },
     ),
@@ -550,7 +541,7 @@ def test_predictions_that_are_too_long_or_none_are_refused(client):
       {'model': 'tiny', 'stream': True, 'max_tokens': 20, 'prompt': PROMPT},
     ),
   ],
-)
+)  # fmt: skip
 def test_bodies_of_editors_are_answered(served, path, body):
   headers = {'Accept': 'application/json', 'api-key': '', 'x-api-key': ''}
   sent = served.post(f'/{path}', json=body, headers=headers)
@@ -621,16 +612,10 @@ def test_the_page_asks_for_what_there_is(served):
   (inner,) = re.findall(r'const asked = \{(.*?)\};', PAGE, re.S)
   sets |= {*re.findall(r'(\w+):', inner)}
   sent = {
-    'prompt': PROMPT,
-    'max_tokens': NEW,
-    'temperature': 0,
-    'seed': 3,
-    'plain': False,
-    'origins': True,
-    'stream': True,
-    'stream_options': {'include_usage': True},
-    'response_format': None,
-  }
+    'prompt': PROMPT, 'max_tokens': NEW, 'temperature': 0, 'seed': 3,
+    'plain': False, 'origins': True, 'stream': True,
+    'stream_options': {'include_usage': True}, 'response_format': None,
+  }  # fmt: skip
   assert sets == {*sent, 'messages'}
   *parts, last = events(ask(served, **sent))
   assert {*re.findall(r'\bevent\.(\w+)', PAGE)} - {'error'} == {

@@ -36,23 +36,13 @@ def talk(*said, **given):
 def test_a_completion_with_all_that_it_may_have():
   asked = requests.read(
     body(
-      model='tiny',
-      n=2,
-      max_tokens=5,
-      temperature=0.5,
-      top_p=0.9,
-      top_k=40,
-      seed=3,
-      stop=['a', 'b'],
-      stream=True,
-      stream_options={'include_usage': True},
-      response_format=FORMAT,
-      user='me',
+      model='tiny', n=2, max_tokens=5, temperature=0.5, top_p=0.9, top_k=40,
+      seed=3, stop=['a', 'b'], stream=True,
+      stream_options={'include_usage': True}, response_format=FORMAT, user='me',
       metadata={'a': 'b'},
     ),
-    False,
-    LIMITS,
-  )
+    False, LIMITS,
+  )  # fmt: skip
   assert asked == requests.Asked(
     chat=False,
     prompts=['a'],
@@ -78,20 +68,11 @@ def test_what_is_left_out_is_as_clients_expect_it():
 
 def test_values_that_ask_for_nothing_are_taken():
   neutral = {
-    'top_p': 1,
-    'min_p': 0,
-    'top_k': -1,
-    'presence_penalty': 0.0,
-    'frequency_penalty': 0,
-    'repetition_penalty': 1.0,
-    'logit_bias': {},
-    'tools': [],
-    'logprobs': False,
-    'echo': False,
-    'best_of': 1,
-    'suffix': '',
+    'top_p': 1, 'min_p': 0, 'top_k': -1, 'presence_penalty': 0.0,
+    'frequency_penalty': 0, 'repetition_penalty': 1.0, 'logit_bias': {},
+    'tools': [], 'logprobs': False, 'echo': False, 'best_of': 1, 'suffix': '',
     'response_format': {'type': 'text'},
-  }
+  }  # fmt: skip
   asked = requests.read(body(**neutral), False, LIMITS)
   # Where a stage is served they are kept: its default may be another one.
   values = {'temperature': 1.0, 'top_p': 1, 'top_k': 0}

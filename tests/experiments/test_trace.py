@@ -13,19 +13,15 @@ def step(tokens, parents, path, next_token, *, size=None, added=None):
   return trace.Recording(
     counts=None,
     draft=Draft(
-      np.array(tokens),
-      np.array(parents),
-      np.array(len(tokens) if size is None else size),
-      None,
+      np.array(tokens), np.array(parents),
+      np.array(len(tokens) if size is None else size), None,
     ),
     verdict=trace.Judged(
-      np.array(path + path[-1:] * 3),
-      np.array(accepted),
-      np.array(next_token),
+      np.array(path + path[-1:] * 3), np.array(accepted), np.array(next_token),
       np.arange(1, len(tokens) + 1) / 10,
     ),
     added=np.array(accepted + 1 if added is None else added),
-  )
+  )  # fmt: skip
 
 
 def test_a_chain_that_is_rejected_names_what_was_rejected():

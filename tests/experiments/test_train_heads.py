@@ -64,15 +64,11 @@ def optimization(**changes):
 
 def recipe(root, name, **changes):
   fields = {
-    'folder': str(root / name),
-    'target': str(root / 'target'),
+    'folder': str(root / name), 'target': str(root / 'target'),
     'trainable': 'tests.support.tiny.noisy_head',
-    'optimization': optimization(),
-    'data': str(root / 'data'),
-    'options': {'count': 2},
-    'texts': TEXTS,
-    'held_out': HELD_OUT,
-  }
+    'optimization': optimization(), 'data': str(root / 'data'),
+    'options': {'count': 2}, 'texts': TEXTS, 'held_out': HELD_OUT,
+  }  # fmt: skip
   return Heads(**fields | changes)
 
 
@@ -290,15 +286,11 @@ def test_reports_are_the_counts_of_the_loop(root):
 def draft(root, name, **changes):
   """A recipe of a draft that learns from its own text."""
   fields = {
-    'trainable': 'lm',
-    'options': {'path': str(root / 'draft')},
+    'trainable': 'lm', 'options': {'path': str(root / 'draft')},
     'optimization': optimization(schedule=((2, 1e-2), (6, 0.0))),
-    'divergence': 'total_variation',
-    'share': 0.0,
-    'own_share': 1.0,
-    'own_texts': TEXTS,
-    'refresh': 2,
-  }
+    'divergence': 'total_variation', 'share': 0.0, 'own_share': 1.0,
+    'own_texts': TEXTS, 'refresh': 2,
+  }  # fmt: skip
   return recipe(root, name, **fields | changes)
 
 

@@ -60,13 +60,9 @@ class Watched(Runner):
 @pytest.fixture(scope='module')
 def untimed(folder, tmp_path_factory, prompts):
   x = settings(
-    folder,
-    tmp_path_factory.mktemp('rows'),
-    prompts,
-    drafters=('draft',),
-    timed=False,
-    batch=2,
-  )
+    folder, tmp_path_factory.mktemp('rows'), prompts, drafters=('draft',),
+    timed=False, batch=2,
+  )  # fmt: skip
   runner = Watched(plan(x))
   runner.run()
   return runner
@@ -206,13 +202,9 @@ def run_of(tokens, calls, seconds=1.0, texts=None):
   rows, empty = len(tokens), np.zeros(len(tokens), int)
   histogram = np.stack([calls, empty], 1)
   fields = {name: empty for name in Counts._fields} | {
-    'tokens': tokens,
-    'target_calls': calls,
-    'histogram': histogram,
-    'tried': empty[:, None],
-    'accepted': empty[:, None],
-    'overlap': 1.0 * empty,
-  }
+    'tokens': tokens, 'target_calls': calls, 'histogram': histogram,
+    'tried': empty[:, None], 'accepted': empty[:, None], 'overlap': 1.0 * empty,
+  }  # fmt: skip
   accepted = np.zeros((rows, calls.max()), int)
   log = measure.Log(accepted, accepted + 1, accepted + 9)
   return measure.Run(

@@ -163,9 +163,7 @@ COSTS: dict[int, dict[str, Any]] = {
     'c': 0.25,
     'v': 7 / 5,
     'seconds_per_step': {
-      'plain': [4, 5, 2],
-      'scored': [5, 7, 3],
-      'whole': [8, 8, 6],
+      'plain': [4, 5, 2], 'scored': [5, 7, 3], 'whole': [8, 8, 6],
     },
     'predicted_speedup': 87 / 39 / (7 / 5 + 3 / 4),
     'measured_over_predicted': 306 / 260 / (87 / 39) * (7 / 5 + 3 / 4),
@@ -174,14 +172,12 @@ COSTS: dict[int, dict[str, Any]] = {
     'c': 0.25,
     'v': 4 / 3,
     'seconds_per_step': {
-      'plain': [4, 2, 3],
-      'scored': [5, 3, 4],
-      'whole': [8, 6, 6],
+      'plain': [4, 2, 3], 'scored': [5, 3, 4], 'whole': [8, 6, 6],
     },
     'predicted_speedup': 87 / 39 / (4 / 3 + 3 / 4),
     'measured_over_predicted': 168 / 166 / (87 / 39) * (4 / 3 + 3 / 4),
   },
-}
+}  # fmt: skip
 
 # Rows alone never wait. In pairs they are at work in 39 of 2 x 23 places, and
 # plainly in 87 of 2 x 48.
@@ -289,17 +285,7 @@ def row(batch: int, timed: bool) -> dict[str, Any]:
     ]
     along = {'acceptance_by_context': by_context(), 'autocorrelation': lags}
   return {
-    **FIELDS,
-    **COUNTS,
-    **ACCEPTANCE,
-    **ALPHA,
-    **TAU,
-    **TEXTS,
-    **timings,
-    **ranges,
-    **along,
-    'batch': batch,
-    'timed': timed,
-    'compilations': 1,
+    **FIELDS, **COUNTS, **ACCEPTANCE, **ALPHA, **TAU, **TEXTS, **timings,
+    **ranges, **along, 'batch': batch, 'timed': timed, 'compilations': 1,
     'impossible': [],
-  }
+  }  # fmt: skip

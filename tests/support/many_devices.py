@@ -94,19 +94,13 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
     made = lm.make(draft, 2)
   spec, params = Spec(target, made, verify.token, ENDS), Params(weights, own)
   state = generate.start(
-    params,
-    PROMPTS,
-    spec=spec,
-    new_tokens=NEW,
+    params, PROMPTS, spec=spec, new_tokens=NEW,
     key=generate.row_keys(0, range(len(PROMPTS))),
     values=sampling.make(
-      len(PROMPTS),
-      TEMPERATURES,
-      vocab_size=target.config.vocab_size,
-      eos=ENDS,
+      len(PROMPTS), TEMPERATURES, vocab_size=target.config.vocab_size, eos=ENDS,
       constraint=LANGUAGES,
     ),
-  )
+  )  # fmt: skip
   three = jnp.int32(3)
   found: dict = {}
   if placement is not None:

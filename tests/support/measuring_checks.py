@@ -226,15 +226,10 @@ def _run(tokens: int, calls: int, seconds: float):
   """A run of one prompt whose drafts do not matter."""
   none = np.zeros((1, 1), int)
   counts = Counts(
-    histogram=np.full((1, 1), calls),
-    tried=none,
-    accepted=none,
-    drafted=none[0],
-    tokens=np.array([tokens]),
-    target_calls=np.array([calls]),
-    overlap=0.0 * none[0],
-    misses=none[0],
-  )
+    histogram=np.full((1, 1), calls), tried=none, accepted=none,
+    drafted=none[0], tokens=np.array([tokens]), target_calls=np.array([calls]),
+    overlap=0.0 * none[0], misses=none[0],
+  )  # fmt: skip
   return row_fields.Run([[]], counts, seconds, 0.0, 0)
 
 

@@ -403,8 +403,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'plain': (plain.make(), lambda: None),
   'lm': (lm.make(DRAFT, DEPTH), draft_weights),
   'lm with a stop': (
-    lm.make(DRAFT, DEPTH, policies.confidence(0.3)),
-    draft_weights,
+    lm.make(DRAFT, DEPTH, policies.confidence(0.3)), draft_weights,
   ),
   'tree': (lm.make_tree(DRAFT, (0, 0, 0, 1, 1, 2, 5)), draft_weights),
   'chains in eight bits': (
@@ -421,18 +420,14 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'skip': (chain.make(skip.walk(TARGET, (1,), (0,)), DEPTH), lambda: None),
   'counts': (counts.make(2), lambda: tables(VOCAB)),
   'lm, bandit': (
-    lm.make(DRAFT, DEPTH, policies.bandit(0.1, 0.1, 1, 2)),
-    draft_weights,
+    lm.make(DRAFT, DEPTH, policies.bandit(0.1, 0.1, 1, 2)), draft_weights,
   ),
   'medusa, tree': (
     static_tree.make(medusa.walk(TARGET), (0, 0, 1, 1, 2, 3)),
     head_of(MEDUSA, 0.3),
   ),
   'early exit': (EXIT.drafter(DEPTH), head_of(EXIT, 0.1)),
-  'windowed': (
-    chain.make(windowed.walk(TARGET, 6, 2), DEPTH),
-    lambda: None,
-  ),
+  'windowed': (chain.make(windowed.walk(TARGET, 6, 2), DEPTH), lambda: None),
   'dflash': (DFLASH.drafter(DEPTH), head_of(DFLASH, 0.3)),
   'dspark': (
     chain.make(dflash.walk(SPARK_HEAD, 4), DEPTH, policies.confidence(0.5)),
@@ -454,7 +449,7 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
   'eagle 3, windowed': (
     chain.make(
-      eagle.walk(dataclasses.replace(EAGLE_3_HEAD, narrowed=NARROWED)), DEPTH
+      eagle.walk(dataclasses.replace(EAGLE_3_HEAD, narrowed=NARROWED)), DEPTH,
     ),
     head_of(EAGLE_3, 0.3),
   ),
@@ -463,25 +458,21 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
     head_of(EAGLE_3, 0.3),
   ),
   'pard over states': (
-    chain.make(pard.walk(STATES, 3, DEPTH), DEPTH),
-    states_weights,
+    chain.make(pard.walk(STATES, 3, DEPTH), DEPTH), states_weights,
   ),
   'eagle at once, dynamic tree': (
     dynamic_tree.make(eagle.at_once.walk(AT_ONCE, 3), 3, 3, 8),
     functools.cache(
-      lambda: head_weights(lambda key, target: AT_ONCE.init(key), 0.3)
+      lambda: head_weights(lambda key, target: AT_ONCE.init(key), 0.3),
     ),
   ),
   'assistant, tree': (
     static_tree.make(assistant.walk(ASSISTANT), (0, 0, 0, 1, 1, 2, 5)),
     functools.cache(
-      lambda: head_weights(lambda key, target: ASSISTANT.init(key), 0.3)
+      lambda: head_weights(lambda key, target: ASSISTANT.init(key), 0.3),
     ),
   ),
-  'states, tree': (
-    lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)),
-    states_weights,
-  ),
+  'states, tree': (lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)), states_weights),
   'some tokens': (lm.make(SMALL_HEAD, DEPTH), small_head_weights),
   'another vocabulary': (
     chain.make(other_walker(), DEPTH),
@@ -498,11 +489,11 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   'cascade': (cascade.make(DRAFT, lm.make(DRAFT, 2), 3), cascade_weights),
   'cascade over a window': (
     cascade.make(
-      variants.narrow(TARGET, 6, 2), lm.make(DRAFT, 2), 3, shares=True
+      variants.narrow(TARGET, 6, 2), lm.make(DRAFT, 2), 3, shares=True,
     ),
     draft_weights,
   ),
-}
+}  # fmt: skip
 
 
 def slow_unless(fast, names):
@@ -515,13 +506,9 @@ def slow_unless(fast, names):
 
 # Rows of every kind: one token, greedy, sampled, long, repetitive.
 PROMPTS = (
-  (1,),
-  (2, 3),
-  (7,),
-  (4, 5, 6, 4, 5, 6, 4, 5),
-  tuple(range(10)) * 2,
+  (1,), (2, 3), (7,), (4, 5, 6, 4, 5, 6, 4, 5), tuple(range(10)) * 2,
   (9, 8) * 30,
-)
+)  # fmt: skip
 TEMPERATURES = (0.0, 0.0, 1.0, 0.7, 1.0, 1.3)
 
 

@@ -106,15 +106,11 @@ def execute(sources: list[str]) -> None:
 
 def _run(path, sources: list[str], folder: str, timeout: float) -> str:
   done = subprocess.run(
-    [sys.executable, __file__],
-    input=json.dumps(sources),
-    capture_output=True,
-    text=True,
-    timeout=timeout,
-    cwd=folder,
+    [sys.executable, __file__], input=json.dumps(sources), capture_output=True,
+    text=True, timeout=timeout, cwd=folder,
     env=os.environ | {'PYTHONPATH': str(ROOT), 'MPLBACKEND': 'Agg'},
     check=False,
-  )
+  )  # fmt: skip
   if done.returncode:
     raise CellError(f'{path}:\n{done.stdout}\n{done.stderr}')
   for printed in re.split(r'^--- cell ', done.stdout, flags=re.MULTILINE):

@@ -68,16 +68,9 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
     order = [0, 2, 1, 1, 0, 0, 2] * 9
     policy = Goodput(loaded, (0, 1, 2), replay=order)
   held = pool.Pool(
-    Params(weights, own),
-    spec=spec,
-    values=kinds.values(),
-    rows=2,
-    slots=128,
-    reads=(32, 128),
-    group=2,
-    recording=Recording(logprobs=2),
-    policy=policy,
-  )
+    Params(weights, own), spec=spec, values=kinds.values(), rows=2, slots=128,
+    reads=(32, 128), group=2, recording=Recording(logprobs=2), policy=policy,
+  )  # fmt: skip
   held.warm_up()
   compiled = Compiled()
   logger = logging.getLogger('jax')

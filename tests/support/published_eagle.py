@@ -20,27 +20,16 @@ V, E, LAYERS = 23, 8, 9
 HEADS, KV, D, MLP = 2, 1, 4, 12
 TARGET = transformer.build(
   transformer.TransformerConfig(
-    vocab_size=V,
-    width=E,
-    num_layers=LAYERS,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
-    mlp_width=16,
-    max_positions=512,
-  )
-)
+    vocab_size=V, width=E, num_layers=LAYERS, num_heads=2, num_kv_heads=1,
+    head_dim=4, mlp_width=16, max_positions=512,
+  ),
+)  # fmt: skip
 LAYER = {
-  'model_type': 'llama',
-  'hidden_size': E,
-  'intermediate_size': MLP,
-  'num_attention_heads': HEADS,
-  'num_key_value_heads': KV,
-  'num_hidden_layers': 1,
-  'vocab_size': V,
-  'rms_norm_eps': 1e-5,
+  'model_type': 'llama', 'hidden_size': E, 'intermediate_size': MLP,
+  'num_attention_heads': HEADS, 'num_key_value_heads': KV,
+  'num_hidden_layers': 1, 'vocab_size': V, 'rms_norm_eps': 1e-5,
   'max_position_embeddings': 2048,
-}
+}  # fmt: skip
 IDS = 'eagle_aux_hidden_state_layer_ids'
 
 

@@ -94,30 +94,20 @@ def built() -> Loaded:
 
   nothing = Params(None, None)
   method = Method(
-    drafter='scripted',
-    draft='by hand',
-    verifier='token',
-    gamma=DEPTH,
-    spec=spec(DEPTH, verify.token),
-    params=nothing,
+    drafter='scripted', draft='by hand', verifier='token', gamma=DEPTH,
+    spec=spec(DEPTH, verify.token), params=nothing,
     single=measure.Decoding(spec(1, verify.observe), nothing),
-    verification=LayoutChoice('whole'),
-    drafting=None,
+    verification=LayoutChoice('whole'), drafting=None,
     # As if the rule were one whose chance is counted apart.
     chance=generate.PARTS._replace(overlap=verify.chance(verify.token)),
     brings={'parameters': 0},
-  )
+  )  # fmt: skip
   chosen = Chosen(prompts(), 'a script', PROMPTS)
   return Loaded(
-    plan=None,
-    target=Target(target),
-    prompts={'code': chosen},
-    forms={},
-    drafts={},
-    base=measure.Decoding(spec(0, verify.token), nothing),
-    baseline=LayoutChoice('whole'),
-    methods=(method,),
-  )
+    plan=None, target=Target(target), prompts={'code': chosen}, forms={},
+    drafts={}, base=measure.Decoding(spec(0, verify.token), nothing),
+    baseline=LayoutChoice('whole'), methods=(method,),
+  )  # fmt: skip
 
 
 def load_experiment(plan: Plan) -> Loaded:
@@ -193,19 +183,11 @@ class Machine:
     for row, prompt in zip(tokens, job.prompts, strict=True):
       row[: len(prompt)] = prompt
     return SpecState(
-      tokens=tokens,
-      length=length,
-      start=length,
-      limit=length + job.new_tokens,
+      tokens=tokens, length=length, start=length, limit=length + job.new_tokens,
       done=np.broadcast_to(job.new_tokens, batch) <= 0,
-      finite=np.ones(batch, bool),
-      cache=(),
-      drafter=(),
-      key=(),
-      sampling=(),
-      history=(),
-      counts=_none(batch, way.spec.drafter.depth),
-    )
+      finite=np.ones(batch, bool), cache=(), drafter=(), key=(), sampling=(),
+      history=(), counts=_none(batch, way.spec.drafter.depth),
+    )  # fmt: skip
 
   def _cache_size(self) -> int:
     return len(self.programs)
@@ -310,16 +292,10 @@ def run(
 ) -> list[dict]:
   """The rows of a run of some batch sizes on a machine; see `make`."""
   x = Experiment(
-    'by hand',
-    Checkpoint('by hand'),
-    {},
-    temperatures=(0.0,),
-    max_new_tokens=NEW,
-    batches=batches,
-    timed=timed,
-    quick=True,
+    'by hand', Checkpoint('by hand'), {}, temperatures=(0.0,),
+    max_new_tokens=NEW, batches=batches, timed=timed, quick=True,
     mesh=Mesh(split_draft=False),
-  )
+  )  # fmt: skip
   with _by_hand(machine, rows):
     one = runner.Runner(freeze(x, {}))
     one.run()

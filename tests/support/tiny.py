@@ -22,15 +22,9 @@ def model(
   width: int, layers: int, vocab: int = 2048, **options
 ) -> transformer.Model:
   sizes = dict(
-    vocab_size=vocab,
-    width=width,
-    num_layers=layers,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=16,
-    mlp_width=64,
-    max_positions=128,
-  )
+    vocab_size=vocab, width=width, num_layers=layers, num_heads=2,
+    num_kv_heads=1, head_dim=16, mlp_width=64, max_positions=128,
+  )  # fmt: skip
   return transformer.build(transformer.TransformerConfig(**sizes | options))
 
 
