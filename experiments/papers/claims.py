@@ -466,6 +466,7 @@ _STATISTICS = {
   'alpha under the rule': UNDER_RULE,
   'speed': SPEED,
 }
+_COMPARISONS = {'paired': paired.difference, 'apart': apart, 'change': change}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -481,6 +482,7 @@ class Claim:
       `where`, the fields that these rows have (by default a plain exact rule).
     costs: two drafters; the drafts of the second one cost less.
     look: a function that finds more cells.
+    prepare: adds what `rises` compares and no folder holds.
   """
 
   name: str
@@ -490,6 +492,7 @@ class Claim:
   rises: dict[str, Any] | None = None
   costs: tuple[str, str] | None = None
   look: Look = lambda rows: ()
+  prepare: Callable[[Rows], Rows] = lambda rows: rows
 
   def __call__(self, rows: Rows) -> list[Finding]:
     findings = list(self.look(rows))
@@ -499,12 +502,14 @@ class Claim:
       where = {
         k: tuple(v) if isinstance(v, list) else v for k, v in where.items()
       }
-      here = pick(rows.get(options.pop('folder'), []), **where)
-      statistic = _STATISTICS[options.pop('statistic', 'tau')]
-      fixed = tuple(options.pop('fixed', PLACE))
+      every = self.prepare(rows).get(options.pop('folder'), [])
+      options |= {
+        'statistic': _STATISTICS[options.pop('statistic', 'tau')],
+        'fixed': tuple(options.pop('fixed', PLACE)),
+        'compare': _COMPARISONS[options.pop('compare', 'paired')],
+      }
       orders = options.pop('orders')
-      options |= {'statistic': statistic, 'fixed': fixed}
-      findings += rise(here, *orders, **options)
+      findings += rise(pick(every, **where), *orders, **options)
     if self.costs:
       findings += _cheaper(rows, *self.costs)
     return findings

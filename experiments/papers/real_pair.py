@@ -7,7 +7,6 @@ accepted is kept where the interval lies inside the range that was promised.
 real_pair.json has the sentences, as claims.json has those of papers.
 """
 
-import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +16,7 @@ from experiments.papers.claims import (
   PLACE,
   Claim,
   Finding,
-  Look,
-  apart,
   cell_of,
-  change,
   finding,
   matched,
   over_equation_one,
@@ -40,7 +36,7 @@ CREATIVE = 'writing', 'roleplay'
 MODELS = 'sibling', 'smollm2'
 WAY = 'folder', 'drafter', 'gamma'  # that was timed
 GAMMA = 4  # where one length is enough
-TOKENS = 0.25  # a step, that two sets of prompts of a kind may differ by
+LENGTHS = 'lengths'  # the folder that `lengths` has in real_pair.json
 
 
 def parts(rows: Rows, folder: str, part: str) -> list[dict]:
@@ -148,49 +144,6 @@ def _pays(rows: Rows) -> Iterator[Finding]:
   for row in parts(rows, TIMED, 'check'):
     place = place_of(row, *WAY)
     yield finding(place, '', _measured(row).scaled(1, -1), row)
-
-
-def _rises(*orders: tuple[str, str]) -> Look:
-  """Looks whether tau rises from one drafter to another."""
-  return lambda rows: rise(pick(lengths(rows), gamma=GAMMA), *orders)
-
-
-def _few_bits(rows: Rows) -> Iterator[Finding]:
-  some, pair = pick(lengths(rows), gamma=GAMMA), ('sibling', 'sibling-int4')
-  return rise(some, pair, compare=change, within=MARGIN)
-
-
-def _greedy_accepts_more(rows: Rows) -> Iterator[Finding]:
-  return rise(
-    pick(lengths(rows), gamma=GAMMA, drafter=MODELS),
-    (1.0, 0.0),
-    axis='temperature',
-    fixed=('domain', 'drafter'),
-    compare=apart,
-    label='T ',
-  )
-
-
-def _code_is_easier(rows: Rows) -> Iterator[Finding]:
-  return rise(
-    pick(lengths(rows), drafter='sibling', gamma=GAMMA),
-    *itertools.product(CREATIVE, CODE),
-    axis='domain',
-    fixed=('temperature',),
-    compare=apart,
-  )
-
-
-def _same_kind(rows: Rows) -> Iterator[Finding]:
-  """Compares two sets of prompts of the same kind: code."""
-  return rise(
-    pick(lengths(rows), drafter=MODELS, gamma=GAMMA),
-    CODE,
-    axis='domain',
-    fixed=('temperature', 'drafter'),
-    compare=apart,
-    within=TOKENS,
-  )
 
 
 def _schema(rows: Rows) -> Iterator[Finding]:
@@ -308,21 +261,19 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'pays': _pays,
   'half_is_enough': _half_is_enough,
   'small_is_faster': _faster(('sibling', 4), ('smollm2', 4)),
-  'few_bits_accept': _few_bits,
   'few_bits_are_faster': _faster(('sibling', 4), ('sibling-int4', 4)),
-  'size': _rises(('ngram', 'smollm2'), ('smollm2', 'sibling')),
-  'greedy_accepts_more': _greedy_accepts_more,
   'equation_one': _equation_one,
   'share_falls': _share_falls,
   'too_long': _faster(('sibling', 8), ('sibling', 4)),
-  'code_is_easier': _code_is_easier,
-  'same_kind': _same_kind,
   'schema': _schema,
-  'suffix': _rises(('ngram', 'suffix')),
   'as_predicted': _as_predicted,
 }
 _FILE = pathlib.Path(__file__).with_suffix('.json')
 CLAIMS = tuple(
-  Claim(name, **fields | {'look': _LOOKS.get(name, Claim.look)})
+  Claim(
+    name,
+    **fields | {'look': _LOOKS.get(name, Claim.look)},
+    prepare=lambda rows: rows | {LENGTHS: lengths(rows)},
+  )
   for name, fields in json.loads(_FILE.read_text()).items()
 )
