@@ -5,7 +5,9 @@ whole draft and one more token. All else is typed out, or made of these by a few
 lines of plain Python.
 """
 
+import functools
 import itertools
+import operator
 from typing import Any
 
 import numpy as np
@@ -35,24 +37,6 @@ def _histograms() -> list[list[int]]:
   return [[[s[1] for s in line].count(k) for k in range(4)] for line in STEPS]
 
 
-def _tried() -> list[int]:
-  """Steps that judged each position: accepted it, or rejected it first."""
-  every = [step for line in STEPS for step in line]
-  return [sum(min(a + 1, d) > k for _, a, d in every) for k in range(3)]
-
-
-def _accepted() -> list[int]:
-  return [sum(step[1] > k for line in STEPS for step in line) for k in range(3)]
-
-
-def _of_rates(tokens, seconds, plain) -> float:
-  """Ratio of the mean rates of batches, from their tokens and their seconds."""
-  pairs = (zip(tokens, times, strict=True) for times in (seconds, plain))
-  ours, theirs = (sum(t / s for t, s in pair) for pair in pairs)
-  return ours / theirs
-
-
-_WHOLE = sum(map(len, STEPS))
 # Of an interval of which only this is known: it holds the value.
 HOLDS = object()
 
@@ -74,21 +58,19 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 COUNTS: dict[str, Any] = {
-  'tokens': 87, 'target_calls': 39, 'drafted': sum(_sums(2)),
-  'accepted': sum(_sums(1)), 'histogram': np.sum(_histograms(), 0).tolist(),
-  'unit_tokens': [12, 6, 12, 12, 12, 9, 12, 12],
+  'tokens': 87, 'target_calls': 39, 'drafted': 72, 'accepted': 43,
+  'histogram': [11, 7, 6, 8], 'unit_tokens': [12, 6, 12, 12, 12, 9, 12, 12],
   'unit_target_calls': [5, 3, 5, 7, 5, 3, 5, 6], 'unit_accepted': _sums(1),
   'unit_steps': [len(line) for line in STEPS], 'unit_histogram': _histograms(),
 }  # fmt: skip
 
+# Of 32 whole steps five drafted nothing; 59 tokens were tried.
 ACCEPTANCE: dict[str, Any] = {
-  'coverage': 1 - 5 / _WHOLE,  # Five steps drafted nothing.
-  'alpha_mle': sum(_accepted()) / sum(_tried()),
-  'acceptance': sum(_accepted()) / sum(_sums(2)),
-  'acceptance_by_position': [a / _WHOLE for a in _accepted()],
-  'acceptance_by_position_conditional': [
-    a / t for a, t in zip(_accepted(), _tried(), strict=True)
-  ],
+  'coverage': 27 / 32,
+  'alpha_mle': 43 / 59,
+  'acceptance': 43 / 72,
+  'acceptance_by_position': [21 / 32, 14 / 32, 8 / 32],
+  'acceptance_by_position_conditional': [21 / 27, 14 / 19, 8 / 13],
 }
 
 ALPHA: dict[str, Any] = {
@@ -102,13 +84,10 @@ ALPHA: dict[str, Any] = {
 
 TAU = {
   'tau': 87 / 39,
-  'tau_per_request': (
-    12 / 5 + 6 / 3 + 12 / 5 + 12 / 7 + 12 / 5 + 9 / 3 + 12 / 5 + 12 / 6
-  )
-  / 8,
+  'tau_per_request': (4 * 12 / 5 + 6 / 3 + 12 / 7 + 9 / 3 + 12 / 6) / 8,
   # Spec-Bench lists a 1 for every step, and a 1 for every accepted token.
-  'tau_per_step': (_WHOLE + sum(_accepted())) / _WHOLE,
-  'tau_without_bonus': sum(_accepted()) / _WHOLE,
+  'tau_per_step': (32 + 43) / 32,
+  'tau_without_bonus': 43 / 32,
 }
 
 # Of 63 sequences of four tokens the fourth text repeats four.
@@ -121,84 +100,35 @@ LAYOUTS: dict[str, Any] = {
   'drafting': None,
 }
 
-SPEED: dict[int, dict[str, Any]] = {
-  1: {
-    'steps': 39,
-    'seconds': 260,
-    'prefill_seconds': 36 + 8 * 3,
-    'tokens_per_second': 87 / 260,
-    'baseline_tokens_per_second': 87 / 306,
-    'speedup': 306 / 260,
-    'speedup_of_rates': _of_rates(
-      [12, 6, 12, 12, 12, 9, 12, 12],
-      [40, 24, 30, 49, 30, 18, 45, 24],
-      [48, 30, 24, 48, 36, 36, 60, 24],
-    ),
-    'unit_seconds': [40, 24, 30, 49, 30, 18, 45, 24],
-    'unit_baseline_seconds': [48, 30, 24, 48, 36, 36, 60, 24],
-    'unit_baseline_tokens': COUNTS['unit_tokens'],
-    **LAYOUTS,
-  },
-  2: {
-    'steps': 5 + 7 + 5 + 6,
-    'seconds': 166,
-    'prefill_seconds': 16 + 4 * 3,
-    'tokens_per_second': 87 / 166,
-    'baseline_tokens_per_second': 87 / 168,
-    'speedup': 168 / 166,
-    'speedup_of_rates': _of_rates(
-      [18, 24, 21, 24], [40, 42, 30, 54], [48, 24, 36, 60]
-    ),
-    'unit_seconds': [40, 42, 30, 54],
-    'unit_baseline_seconds': [48, 24, 36, 60],
-    'unit_baseline_tokens': COUNTS['unit_tokens'],
-    **LAYOUTS,
-  },
+# Of single prompts and of pairs, here and below: seconds of the method's
+# batches and of plain decoding, and tokens of both.
+SECONDS = {
+  1: ([40, 24, 30, 49, 30, 18, 45, 24], [48, 30, 24, 48, 36, 36, 60, 24]),
+  2: ([40, 42, 30, 54], [48, 24, 36, 60]),
 }
+TOKENS = {1: COUNTS['unit_tokens'], 2: [18, 24, 21, 24]}
 
 # v is the median of 5/4, 7/5 and 3/2, and of 5/4, 3/2 and 4/3; c a third of
 # that of 3/4, 1/5 and 3/2, and of 3/4, 3/2 and 2/3.
-COSTS: dict[int, dict[str, Any]] = {
-  1: {
-    'c': 0.25,
-    'v': 7 / 5,
-    'seconds_per_step': {
-      'plain': [4, 5, 2], 'scored': [5, 7, 3], 'whole': [8, 8, 6],
-    },
-    'predicted_speedup': 87 / 39 / (7 / 5 + 3 / 4),
-    'measured_over_predicted': 306 / 260 / (87 / 39) * (7 / 5 + 3 / 4),
-  },
-  2: {
-    'c': 0.25,
-    'v': 4 / 3,
-    'seconds_per_step': {
-      'plain': [4, 2, 3], 'scored': [5, 3, 4], 'whole': [8, 6, 6],
-    },
-    'predicted_speedup': 87 / 39 / (4 / 3 + 3 / 4),
-    'measured_over_predicted': 168 / 166 / (87 / 39) * (4 / 3 + 3 / 4),
-  },
-}  # fmt: skip
-
+TURNS = {
+  1: {'plain': [4, 5, 2], 'scored': [5, 7, 3], 'whole': [8, 8, 6]},
+  2: {'plain': [4, 2, 3], 'scored': [5, 3, 4], 'whole': [8, 6, 6]},
+}
 # Rows alone never wait. In pairs they are at work in 39 of 2 x 23 places, and
 # plainly in 87 of 2 x 48.
-BATCHES: dict[int, dict[str, Any]] = {
-  1: {
-    'at_work': 1,
-    'baseline_at_work': 1,
-    'row_seconds_per_token': 260 / 87,
-    'baseline_row_seconds_per_token': 306 / 87,
-    'predicted_static_speedup': COSTS[1]['predicted_speedup'],
-    'measured_over_predicted_static': COSTS[1]['measured_over_predicted'],
-  },
-  2: {
-    'at_work': 39 / 46,
-    'baseline_at_work': 87 / 96,
-    'row_seconds_per_token': (8 * 8 + 6 * 12 + 6 * 8 + 9 * 11) / 87,
-    'baseline_row_seconds_per_token': (4 * 18 + 2 * 24 + 3 * 21 + 5 * 24) / 87,
-    'predicted_static_speedup': 96 / 46 / (4 / 3 + 3 / 4),
-    'measured_over_predicted_static': 168 / 166 * 46 / 96 * (4 / 3 + 3 / 4),
-  },
-}
+_BY_BATCH = {
+  'steps': (39, 5 + 7 + 5 + 6),
+  'prefill_seconds': (36 + 8 * 3, 16 + 4 * 3),
+  'v': (7 / 5, 4 / 3),
+  'at_work': (1, 39 / 46),
+  'baseline_at_work': (1, 87 / 96),
+  'row_seconds_per_token': (
+    260 / 87, (8 * 8 + 6 * 12 + 6 * 8 + 9 * 11) / 87,
+  ),
+  'baseline_row_seconds_per_token': (
+    306 / 87, (4 * 18 + 2 * 24 + 3 * 21 + 5 * 24) / 87,
+  ),
+}  # fmt: skip
 _HELD = (
   'predicted_speedup', 'measured_over_predicted', 'row_seconds_per_token',
   'baseline_row_seconds_per_token', 'predicted_static_speedup',
@@ -211,8 +141,32 @@ REPLAYS = {
   2: [[5, 18 / 8 - 1], [7, 24 / 12 - 1], [5, 21 / 8 - 1]],
 }
 
-# Tokens of plain decoding and of the method, by batch.
-TOKENS = {1: COUNTS['unit_tokens'], 2: [18, 24, 21, 24]}
+
+def times(batch: int) -> dict[str, Any]:
+  """Fields of the row that are made of seconds."""
+  own, plain = map(np.array, SECONDS[batch])
+  found = {name: two[batch - 1] for name, two in _BY_BATCH.items()}
+  speedup, step = plain.sum() / own.sum(), found['v'] + 3 * 0.25
+  ours, theirs = ((TOKENS[batch] / x).sum() for x in (own, plain))
+  tau, static = 87 / 39, (87 / 39, 96 / 46)[batch - 1]
+  return {
+    **found,
+    **LAYOUTS,
+    'seconds': own.sum(),
+    'tokens_per_second': 87 / own.sum(),
+    'baseline_tokens_per_second': 87 / plain.sum(),
+    'speedup': speedup,
+    'speedup_of_rates': ours / theirs,
+    'unit_seconds': own.tolist(),
+    'unit_baseline_seconds': plain.tolist(),
+    'unit_baseline_tokens': COUNTS['unit_tokens'],
+    'c': 0.25,
+    'seconds_per_step': TURNS[batch],
+    'predicted_speedup': tau / step,
+    'measured_over_predicted': speedup / tau * step,
+    'predicted_static_speedup': static / step,
+    'measured_over_predicted_static': speedup / static * step,
+  }
 
 
 def by_context() -> list[dict]:
@@ -245,10 +199,8 @@ def autocorrelation(lag: int) -> float:
 
 def intervals(batch: int) -> dict[str, Any]:
   """The intervals of the row that are those of its units."""
-  units = COUNTS | ALPHA
-  tokens = TOKENS[batch]
-  seconds = SPEED[batch]['unit_baseline_seconds']
-  own = SPEED[batch]['unit_seconds']
+  units, tokens = COUNTS | ALPHA, TOKENS[batch]
+  own, plain = SECONDS[batch]
   columns = {
     'alpha': ('unit_overlap', 'unit_prefixes'),
     'alpha_of_rule': ('unit_overlap_of_rule', 'unit_prefixes'),
@@ -264,28 +216,26 @@ def intervals(batch: int) -> dict[str, Any]:
     t / c for t, c in zip(*(units[x] for x in columns['tau']), strict=True)
   ]
   estimates['tau_per_request'] = metrics.ratio(each, np.ones(len(each)))
-  estimates['speedup'] = metrics.speedup(seconds, tokens, own, tokens)
-  rates = [np.divide(tokens, x) for x in (own, seconds)]
+  estimates['speedup'] = metrics.speedup(plain, tokens, own, tokens)
+  rates = [np.divide(tokens, x) for x in (own, plain)]
   estimates['speedup_of_rates'] = metrics.ratio(*rates)
   return {f'{name}_ci': one.interval for name, one in estimates.items()}
 
 
 def row(batch: int, timed: bool) -> dict[str, Any]:
   """Every field of the row."""
-  timings = SPEED[batch] | COSTS[batch] | BATCHES[batch]
+  timings = times(batch)
   ranges = intervals(batch)
   ranges |= {f'{name}_ci': HOLDS for name in _HELD}
   along = dict.fromkeys(('acceptance_by_context', 'autocorrelation'))
   if not timed:
-    timings = dict.fromkeys(timings) | {'steps': SPEED[batch]['steps']}
+    timings = dict.fromkeys(timings) | {'steps': timings['steps']}
     for name in ('speedup', 'speedup_of_rates', *_HELD):
       ranges[f'{name}_ci'] = None
     lags = [
       [autocorrelation(lag), HOLDS, HOLDS] for lag in range(1, metrics.LAGS + 1)
     ]
     along = {'acceptance_by_context': by_context(), 'autocorrelation': lags}
-  return {
-    **FIELDS, **COUNTS, **ACCEPTANCE, **ALPHA, **TAU, **TEXTS, **timings,
-    **ranges, **along, 'batch': batch, 'timed': timed, 'compilations': 1,
-    'impossible': [],
-  }  # fmt: skip
+  rest = {'batch': batch, 'timed': timed, 'compilations': 1, 'impossible': []}
+  parts = FIELDS, COUNTS, ACCEPTANCE, ALPHA, TAU, TEXTS, timings, ranges, along
+  return functools.reduce(operator.or_, parts, rest)

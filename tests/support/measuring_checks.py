@@ -1,12 +1,9 @@
 """Checks of the code that measures, which planted bugs must fail.
 
-Each check returns how far a number is from what is known of it: from what was
-worked out by hand, from a sum that must agree, or from the coverage that an
-interval promises.
+Each check returns true if numbers are what is known of them: what was worked
+out by hand, a sum that must agree, or the coverage that an interval promises.
 """
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,78 +36,55 @@ def off(value: Any, right: Any) -> float:
   return abs(value - right) / max(1.0, abs(right))
 
 
-def apart(row: dict, names, batch: int, timed: bool = True) -> float:
-  """The largest deviation of some fields of the run's row."""
+def wrong_fields(row: dict, batch: int, timed: bool = True, names=None) -> set:
+  """The fields that are not what they should be, of all or of some names."""
   right = expected_row.row(batch, timed)
-  return max(_field(row, name, right[name]) for name in names)
+  unknown = row.keys() ^ right.keys() if names is None else set()
+  known = {*(names or right)} - unknown
+  return unknown | {n for n in known if _is_wrong(row, n, right[n])}
 
 
-def _field(row: dict, name: str, right: Any) -> float:
-  """Deviation of a field; an interval may be one that holds the value."""
-  value = row.get(name)
+def _is_wrong(row: dict, name: str, right: Any) -> bool:
+  """Whether a field is off; an interval may be one that holds the value."""
+  value = row[name]
   if name == 'autocorrelation' and right is not None:
-    if value is None or len(value) != len(right):
-      return 1.0
-    return max(off(a[0], b[0]) for a, b in zip(value, right, strict=True))
+    value, right = ([x[0] for x in y] for y in (value or (), right))
   if right is not expected_row.HOLDS:
-    return off(value, right)
-  if value is None:
-    return 0.0
-  return float(not value[0] <= row[name.removesuffix('_ci')] <= value[1])
+    return off(value, right) > EXACT
+  of = row[name.removesuffix('_ci')]
+  return value is not None and not value[0] <= of <= value[1]
 
 
-def _typed(*names: str) -> Callable[[], float]:
-  """Fields against what was worked out, in batches of one and of two."""
-
-  def check() -> float:
-    made = ((batch, scripted_run.make(batch).row) for batch in (1, 2))
-    return max(apart(row, names, batch) for batch, row in made)
-
-  return check
-
-
-def _fields() -> float:
-  """How many fields have no known value, or are missing."""
-  return max(
-    float(
-      len(scripted_run.make(b, t).row.keys() ^ expected_row.row(b, t).keys())
-    )
-    for b in (1, 2)
-    for t in (False, True)
+def _fields() -> bool:
+  return not any(
+    wrong_fields(scripted_run.make(batch, timed).row, batch, timed)
+    for batch in (1, 2)
+    for timed in (True, False)
   )
 
 
-def _filled() -> float:
+def _filled() -> bool:
   """Counts in batches of three: the last one has room for one prompt more."""
   names = [*expected_row.COUNTS, *expected_row.ACCEPTANCE, 'prompts']
-  return apart(scripted_run.make(3).row, names, 1)
+  return not wrong_fields(scripted_run.make(3).row, 1, names=names)
 
 
-def _wide() -> float:
+def _wide() -> bool:
   """Alpha where a mesh wants two rows more than there are prompts."""
   row = scripted_run.make(rows=scripted_run.PROMPTS + 2).row
-  return apart(row, expected_row.ALPHA, 1)
+  return not wrong_fields(row, 1, names=expected_row.ALPHA)
 
 
-def _along() -> float:
-  """What needs a log of the steps."""
-  names = ('acceptance_by_context', 'autocorrelation')
-  return max(
-    apart(scripted_run.make(batch, timed=False).row, names, batch, False)
-    for batch in (1, 2)
-  )
+def _keys() -> bool:
+  """No prompt is decoded with the key of another one."""
+  return not any(scripted_run.make(batch).strays for batch in (1, 2))
 
 
-def _keys() -> float:
-  """How many prompts were decoded with the key of another one."""
-  return float(max(scripted_run.make(batch).strays for batch in (1, 2)))
-
-
-def _replays() -> float:
-  """Whether a replayed step accepts what the step of the method did."""
-  return max(
-    off(scripted_run.make(batch).replays, expected_row.REPLAYS[batch])
-    for batch in (1, 2)
+def _replays() -> bool:
+  """A replayed step accepts what the step of the method did, in float32."""
+  return all(
+    off(scripted_run.make(batch).replays, right) < 1e-6
+    for batch, right in expected_row.REPLAYS.items()
   )
 
 
@@ -125,7 +99,7 @@ def _leftover(row: dict):
       yield cut, rest
 
 
-def _conserved() -> float:
+def _conserved() -> bool:
   """Sums that agree in every row, whatever was drafted."""
   row = scripted_run.make(2, timed=False).row
   steps, histogram = sum(row['histogram']), row['histogram']
@@ -156,16 +130,8 @@ def _conserved() -> float:
     (row['target_calls'], row['steps'] * row['batch']),
     (row['steps'], row['target_calls']),
   )
-  wrong = [off(*pair) for pair in equal]
-  wrong += [max(0.0, a - b) for a, b in at_most]
-  return max(wrong)
-
-
-def _intervals() -> float:
-  """Intervals of a row against those of its units."""
-  return max(
-    apart(scripted_run.make(batch).row, expected_row.intervals(batch), batch)
-    for batch in (1, 2)
+  return all(off(*pair) <= EXACT for pair in equal) and all(
+    a <= b + EXACT for a, b in at_most
   )
 
 
@@ -176,37 +142,36 @@ def _coverage(units: np.ndarray, mean: float) -> float:
   return float(np.mean([e.low <= mean <= e.high for e in estimates]))
 
 
-def _normal() -> float:
-  """Distance of the coverage from 95%, for normal units."""
+def _normal() -> bool:
+  """Normal units: 95% of the intervals hold the mean."""
   units = np.random.default_rng(0).normal(3.0, 1.0, (RUNS, MANY))
-  return abs(_coverage(units, 3.0) - 0.95)
+  return abs(_coverage(units, 3.0) - 0.95) <= 0.005 + _ERROR
 
 
-def _skewed() -> float:
-  """How far coverage falls below 95%, for skewed units: chi-square of 8."""
+def _skewed() -> bool:
+  """Skewed units, chi-square of 8: hardly fewer than 95% hold the mean."""
   units = np.random.default_rng(1).chisquare(8, (RUNS, FEW))
-  return max(0.0, 0.95 - _coverage(units, 8.0))
+  return 0.95 - _coverage(units, 8.0) <= 0.02 + _ERROR
 
 
-def _paired() -> float:
+def _paired() -> bool:
   """A gain of a tenth on each prompt is certain, however prompts differ."""
   tokens = [10, 20, 30, 40, 50, 60, 70, 80]
   common = {'prompts_hash': 'a', 'prompts': 8, 'unit_target_calls': [10] * 8}
   one = common | {'unit_tokens': tokens}
   other = common | {'unit_tokens': [1.1 * t for t in tokens]}
   gain = paired.difference(one, other, paired.TAU, relative=True)
-  return off([gain.value, gain.low, gain.high], [10.0] * 3)
+  return off([gain.value, gain.low, gain.high], [10.0] * 3) <= EXACT
 
 
-def _resampled() -> float:
-  """How much the interval of a prediction lacks of the costs' own spread.
+def _resampled() -> bool:
+  """The interval of a prediction has the costs' own spread.
 
   Every prompt has the same tau, so that costs alone make the interval; c and v
   vary over the repetitions, first the one and then the other.
   """
   ones = np.ones(9)
   varied = np.linspace(1.0, 2.0, 9)
-  lacks = 0.0
   for cost in (
     Costs(2, ones, varied, varied + 0.5),
     Costs(2, ones, ones, ones + varied),
@@ -214,12 +179,10 @@ def _resampled() -> float:
     runs = [_run(8, 4, 4.0) for _ in range(FEW)]
     base = [_run(8, 8, 8.0) for _ in range(FEW)]
     interval = row_fields.speed(runs, base, cost)['predicted_speedup_ci']
-    if interval is None:
-      return 1.0
-    low, high = interval
-    ends = [2 / (cost.v + 2 * cost.c + x) for x in (0.1, -0.1)]
-    lacks = max(lacks, low - ends[0], ends[1] - high)
-  return lacks
+    low, high = (2 / (cost.v + 2 * cost.c + x) for x in (0.1, -0.1))
+    if interval is None or interval[0] > low or interval[1] < high:
+      return False
+  return True
 
 
 def _run(tokens: int, calls: int, seconds: float):
@@ -233,46 +196,25 @@ def _run(tokens: int, calls: int, seconds: float):
   return row_fields.Run([[]], counts, seconds, 0.0, 0)
 
 
-def _lengths() -> float:
+def _lengths() -> bool:
   """Sampled texts may differ in length: times are compared per token."""
   cost = Costs(1, np.ones(3), np.ones(3), np.ones(3))
   runs = [_run(5, 5, 1.0), _run(10, 10, 2.0)]
   base = [_run(10, 10, 4.0), _run(20, 20, 8.0)]
-  return off(float(row_fields.speed(runs, base, cost)['speedup']), 2.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-  """A comparison of the measuring code with something that is known.
-
-  Attributes:
-    deviation: () -> how far the measuring code is from it.
-    bound: the largest deviation that passes.
-  """
-
-  deviation: Callable[[], float]
-  bound: float = EXACT
+  speedup = float(row_fields.speed(runs, base, cost)['speedup'])
+  return off(speedup, 2.0) <= EXACT
 
 
 CHECKS = {
-  'every field has a known value': Check(_fields),
-  'counts': Check(_typed(*expected_row.COUNTS, 'steps')),
-  'acceptance': Check(_typed(*expected_row.ACCEPTANCE)),
-  'alpha': Check(_typed(*expected_row.ALPHA)),
-  'counts of a batch that is filled up': Check(_filled),
-  'alpha on more rows than prompts': Check(_wide),
-  'tau': Check(_typed(*expected_row.TAU)),
-  'texts': Check(_typed(*expected_row.FIELDS, *expected_row.TEXTS)),
-  'replays': Check(_replays, 1e-6),  # Means are kept in float32.
-  'costs': Check(_typed(*expected_row.COSTS[1])),
-  'speed': Check(_typed(*expected_row.SPEED[1])),
-  'speed of texts of other lengths': Check(_lengths),
-  'steps along the text': Check(_along),
-  'keys': Check(_keys),
-  'sums that agree': Check(_conserved),
-  'intervals are those of the units': Check(_intervals),
-  'interval of a prediction': Check(_resampled),
-  'coverage, normal units': Check(_normal, 0.005 + _ERROR),
-  'coverage, skewed units': Check(_skewed, 0.02 + _ERROR),
-  'differences are paired': Check(_paired),
+  'fields': _fields,
+  'a batch that is filled up': _filled,
+  'more rows than prompts': _wide,
+  'replays': _replays,
+  'keys': _keys,
+  'sums that agree': _conserved,
+  'texts of other lengths': _lengths,
+  'interval of a prediction': _resampled,
+  'coverage, normal units': _normal,
+  'coverage, skewed units': _skewed,
+  'differences are paired': _paired,
 }

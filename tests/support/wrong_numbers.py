@@ -1,9 +1,8 @@
 """Planted bugs of the measuring code, each with the check that finds it."""
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -30,15 +29,10 @@ class WrongNumber:
   attribute: str
   wrong: Any  # takes its place
 
-  @contextlib.contextmanager
-  def planted(self) -> Iterator[None]:
+  def found(self) -> bool:
+    """Returns true if the check fails."""
     with mock.patch.object(self.where, self.attribute, self.wrong):
-      yield
-
-  def deviation(self) -> float:
-    """Returns what the check finds."""
-    with self.planted():
-      return CHECKS[self.check].deviation()
+      return not CHECKS[self.check]()
 
 
 # Steps
@@ -83,30 +77,30 @@ def _left(x):
 
 
 _STEPS = (
-  ('steps the limit cuts, by outcome', 'counts',
+  ('steps the limit cuts, by outcome', 'fields',
    _emit(lambda x: {'room': _left(x) > x.verdict.num_accepted})),
-  ('steps the end cuts, by outcome', 'counts',
+  ('steps the end cuts, by outcome', 'fields',
    _emit(lambda x: {'room': x.room & (x.count > x.verdict.num_accepted)})),
-  ('cut steps are whole', 'counts',
+  ('cut steps are whole', 'fields',
    _emit(lambda x: {'room': jnp.ones_like(x.room)})),
-  ('tokens behind the end of a text', 'counts',
+  ('tokens behind the end of a text', 'fields',
    _emit(lambda x: {
      'count': jnp.minimum(x.verdict.num_accepted + 1, _left(x))})),
-  ('tokens behind the limit', 'counts',
+  ('tokens behind the limit', 'fields',
    _emit(lambda x: {
      'count': jnp.where(x.stopped, x.count, x.verdict.num_accepted + 1)})),
-  ('finished rows are counted', 'counts',
+  ('finished rows are counted', 'fields',
    _tally(lambda x: {'live': jnp.ones_like(x.live)})),
-  ('misses are tried', 'acceptance',
+  ('misses are tried', 'fields',
    _tally(lambda x: {
      'draft': x.draft._replace(size=jnp.maximum(x.draft.size, 1))}, 'tried')),
-  ('nodes that do not exist are drafted', 'counts',
+  ('nodes that do not exist are drafted', 'fields',
    _tally(lambda x: {'draft': x.draft._replace(
      size=jnp.full_like(x.draft.size, x.draft.tokens.shape[1]))}, 'drafted')),
-  ('no bonus in the tokens', 'counts',
+  ('no bonus in the tokens', 'fields',
    _tally(lambda x: {
      'emitted': jnp.minimum(x.emitted, x.verdict.num_accepted)})),
-  ('rejected tokens were not tried', 'acceptance',
+  ('rejected tokens were not tried', 'fields',
    generate.PARTS._replace(tally=_rejected_is_untried)),
 )  # fmt: skip
 
@@ -159,28 +153,28 @@ def _log_of(change: Callable[[measure.Log], dict]):
 
 
 _RUNS = (
-  ('a step of all rows together', 'costs', costs, '_time', _per_row),
+  ('a step of all rows together', 'fields', costs, '_time', _per_row),
   ('rows that fill up a batch are counted',
-   'counts of a batch that is filled up', measure, '_run', _every_row),
-  ('alpha of prompts in another order', 'alpha on more rows than prompts',
+   'a batch that is filled up', measure, '_run', _every_row),
+  ('alpha of prompts in another order', 'more rows than prompts',
    runner.Runner, 'whole', _other_order),
   ('a replay accepts the bonus, too', 'replays', costs, '_accepted',
    lambda run: _accepted(run) + 1),
   ('every batch has the keys of the first', 'keys', runner.Runner, 'units',
    _first_keys),
-  ('the last batch counts twice', 'counts', runner.Runner, 'units',
+  ('the last batch counts twice', 'fields', runner.Runner, 'units',
    _last_twice),
-  ('texts beside the plain text of another prompt', 'texts', runner.Runner,
+  ('texts beside the plain text of another prompt', 'fields', runner.Runner,
    'compare', lambda self, method, cell, base, runs: _compare(
      self, method, cell, turned(base), runs)),
   ('a cut step is logged as one that accepted nothing', 'sums that agree',
    measure, 'record',
    _log_of(lambda log: {'accepted': np.maximum(log.accepted, 0)})),
-  ('the length is that after the step', 'steps along the text', measure,
+  ('the length is that after the step', 'fields', measure,
    'record', _log_of(lambda log: {'length': log.length + log.accepted + 1})),
-  ('v as a ratio of medians', 'costs', Costs, 'v',
+  ('v as a ratio of medians', 'fields', Costs, 'v',
    property(lambda cost: np.median(cost.scored) / np.median(cost.plain))),
-  ('c of the whole draft', 'costs', Costs, 'c', property(
+  ('c of the whole draft', 'fields', Costs, 'c', property(
     lambda cost: np.median((cost.whole - cost.scored) / cost.plain))),
 )  # fmt: skip
 
@@ -320,61 +314,61 @@ _AT_90, _AT_95, _AT_98 = 1.685, 2.023, 2.426
 assert MANY == 40
 
 _ROW_FIELDS = (
-  ('steps are those of all rows', 'counts', 'acceptance',
+  ('steps are those of all rows', 'fields', 'acceptance',
    _fields(lambda c, row: {'steps': row['target_calls']})),
   ('the histogram is shifted', 'sums that agree', 'join',
    _counts(lambda c: {'histogram': np.roll(c.histogram, 1, 1)})),
-  ('alpha (maximum likelihood) over drafted tokens', 'acceptance', 'acceptance',
+  ('alpha (maximum likelihood) over drafted tokens', 'fields', 'acceptance',
    _fields(lambda c, row: {'alpha_mle': row['acceptance']})),
-  ('acceptance over tried tokens', 'acceptance', 'acceptance',
+  ('acceptance over tried tokens', 'fields', 'acceptance',
    _fields(lambda c, row: {'acceptance': row['alpha_mle']})),
   ('coverage of what was missed', 'sums that agree', 'acceptance',
    _fields(lambda c, row: {'coverage': 1 - row['coverage']})),
-  ('coverage of the target calls', 'acceptance', 'acceptance', _fields(
+  ('coverage of the target calls', 'fields', 'acceptance', _fields(
     lambda c, row: {'coverage': 1 - c.misses.sum() / c.target_calls.sum()})),
-  ('tau without the bonus is called tau', 'tau', 'acceptance',
+  ('tau without the bonus is called tau', 'fields', 'acceptance',
    _fields(lambda c, row: {'tau': row['tau_without_bonus']})),
-  ('alpha and that of the rule change places', 'alpha', 'acceptance',
+  ('alpha and that of the rule change places', 'fields', 'acceptance',
    lambda runs, alpha, under_rule: _acceptance(runs, under_rule, alpha)),
-  ('alpha of one prefix too many', 'alpha', 'alpha_of',
+  ('alpha of one prefix too many', 'fields', 'alpha_of',
    _alpha(lambda a: a._replace(prefixes=a.prefixes + 1))),
-  ('alpha of prefixes with a draft', 'alpha', 'alpha_of', _of_hits),
-  ('the baseline with its prefill', 'speed', 'speed',
+  ('alpha of prefixes with a draft', 'fields', 'alpha_of', _of_hits),
+  ('the baseline with its prefill', 'fields', 'speed',
    _times(lambda runs, base, cost: (runs, _with_prefill(base), cost))),
-  ('both with their prefill', 'speed', 'speed',
+  ('both with their prefill', 'fields', 'speed',
    _times(lambda r, b, cost: (_with_prefill(r), _with_prefill(b), cost))),
   ('speed against the baseline of other prompts',
-   'intervals are those of the units', 'speed',
+   'fields', 'speed',
    _times(lambda runs, base, cost: (runs, turned(base), cost))),
   ('c and v are taken as known', 'interval of a prediction', 'speed',
    _times(_without_spread)),
-  ('batches in another order', 'counts', 'join',
+  ('batches in another order', 'fields', 'join',
    lambda runs: _join(turned(runs))),
 )  # fmt: skip
 _METRICS = (
-  ('acceptance of positions over all steps', 'acceptance', 'by_position',
+  ('acceptance of positions over all steps', 'fields', 'by_position',
    _all_steps),
-  ('tau as a mean of ratios', 'tau', 'ratio', _mean_of_ratios),
-  ('tau per request of all requests together', 'tau', 'tau_per_request',
+  ('tau as a mean of ratios', 'fields', 'ratio', _mean_of_ratios),
+  ('tau per request of all requests together', 'fields', 'tau_per_request',
    lambda tokens, calls: _ratio(tokens, calls)),
-  ('tau per step without the bonus', 'tau', 'tau_per_step',
+  ('tau per step without the bonus', 'fields', 'tau_per_step',
    lambda accepted, steps: _ratio(accepted, steps)),
-  ('speed-up as a mean of ratios', 'speed', 'speedup', _speedup_of_means),
-  ('speed-up of rates of all batches together', 'speed', 'speedup_of_rates',
+  ('speed-up as a mean of ratios', 'fields', 'speedup', _speedup_of_means),
+  ('speed-up of rates of all batches together', 'fields', 'speedup_of_rates',
    lambda *times: _speedup(*times)),
-  ('speed-up upside down', 'speed', 'speedup',
+  ('speed-up upside down', 'fields', 'speedup',
    lambda bs, bt, s, t: _speedup(s, t, bs, bt)),
   ('speed-up of seconds, not of times per token',
-   'speed of texts of other lengths', 'speedup',
+   'texts of other lengths', 'speedup',
    lambda bs, bt, s, t: _ratio(bs, s)),
-  ('gamma + 1 drafted tokens are predicted', 'costs', 'predicted_speedup',
+  ('gamma + 1 drafted tokens are predicted', 'fields', 'predicted_speedup',
    lambda tau, c, v, gamma: _predicted(tau, c, v, gamma + 1)),
-  ('the prediction is that of Theorem 3.8 for any v', 'costs',
+  ('the prediction is that of Theorem 3.8 for any v', 'fields',
    'predicted_speedup', lambda tau, c, v, gamma: _predicted(tau, c, 1, gamma)),
-  ('repetition across texts', 'texts', 'repetition', _over_all_texts),
-  ('autocorrelation over cut steps', 'steps along the text',
+  ('repetition across texts', 'fields', 'repetition', _over_all_texts),
+  ('autocorrelation over cut steps', 'fields',
    'autocorrelation', _cut_is_zero),
-  ('autocorrelation one lag off', 'steps along the text', 'autocorrelation',
+  ('autocorrelation one lag off', 'fields', 'autocorrelation',
    _one_lag_off),
   ('a step in two bins of the context', 'sums that agree', 'by_context',
    _ends_inside),
