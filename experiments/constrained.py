@@ -49,7 +49,7 @@ from specjax.reports.markdown import Table, blocks, estimated, span
 from specjax.sampling import Automaton
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
-from specjax.types import Drafter
+from specjax.types import Context, Drafter
 
 NONE = 'none'
 # A string; up to eight records of two fields; one of five fields; choices
@@ -156,22 +156,19 @@ def check(x: Languages) -> tuple[Plan, dict[str, SamplingValues]]:
 def _unmasked(drafter: Drafter) -> Drafter:
   """Returns the same drafter, which knows nothing of a constraint."""
 
-  def free(ctx):
-    return ctx._replace(
-      sampling=ctx.sampling._replace(constraint=None),
-      history=ctx.history._replace(state=None),
+  def free(given):
+    if not isinstance(given, Context):
+      return given
+    return given._replace(
+      sampling=given.sampling._replace(constraint=None),
+      history=given.history._replace(state=None),
     )
 
-  def init(params, ctx, hidden):
-    return drafter.init(params, free(ctx), hidden)
+  def bind(function):
+    return lambda *given: function(*map(free, given))
 
-  def propose(params, state, ctx, key):
-    return drafter.propose(params, state, free(ctx), key)
-
-  def commit(params, state, ctx, verdict, hidden):
-    return drafter.commit(params, state, free(ctx), verdict, hidden)
-
-  return drafter._replace(init=init, propose=propose, commit=commit)
+  names = 'init', 'propose', 'commit'
+  return drafter._replace(**{n: bind(getattr(drafter, n)) for n in names})
 
 
 class Way(NamedTuple):

@@ -338,19 +338,6 @@ class Work(NamedTuple):
     return max(read / chip.bandwidth, rows * self.flops / chip.operations)
 
 
-def _inner(eqn) -> list:
-  """The programs inside an equation."""
-  found = jax.tree.leaves(
-    list(eqn.params.values()),
-    is_leaf=lambda x: isinstance(x, (core.Jaxpr, core.ClosedJaxpr)),
-  )
-  return [
-    getattr(x, 'jaxpr', x)
-    for x in found
-    if isinstance(x, (core.Jaxpr, core.ClosedJaxpr))
-  ]
-
-
 def work(jaxpr, turns: int, phase: str = '') -> dict[str, Work]:
   """Counts the products of a program by the phase of a step.
 
@@ -372,7 +359,7 @@ def work(jaxpr, turns: int, phase: str = '') -> dict[str, Work]:
       )
       found[scope] = found.get(scope, Work()) + Work(flops, *each)
     times = {'scan': eqn.params.get('length'), 'while': turns}
-    for inner in _inner(eqn):
+    for inner in core.jaxprs_in_params(eqn.params):
       for name, part in work(inner, turns, scope).items():
         more = part.times(times.get(eqn.primitive.name, 1))
         found[name] = found.get(name, Work()) + more

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ import numpy as np
 
 from configs import real_pair
 from specjax import pair, verify
-from specjax.bench import costs, measure, results, study
+from specjax.bench import costs, measure, replay, results, study
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.bench.plan import whole_steps
 from specjax.bench.runner import Runner
@@ -33,13 +33,12 @@ from specjax.cli import command, progress
 from specjax.cli.fields import Between, Count
 from specjax.drafters.shapes import static_tree
 from specjax.errors import need
-from specjax.loop import generate
 from specjax.reports import Draw
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks
 from specjax.stats import metrics, optimal
 from specjax.stats.row import group, pick
-from specjax.types import Draft, Drafter, Rule, Scores, Verdict
+from specjax.types import Draft, Rule, Scores
 
 # Rules by how the drafts for a place are drawn; with a hub, two of them.
 RULES = {
@@ -93,39 +92,6 @@ def get_config(folder: str = '') -> OptimalAcceptance:
 # Places of the target's text.
 
 
-class _Seen(NamedTuple):
-  """A verdict, and the distributions of the place that it is about."""
-
-  path: jax.Array
-  num_accepted: jax.Array
-  next_token: jax.Array
-  p: jax.Array  # [V]
-  q: jax.Array  # [V]
-
-
-def _judge(key, draft, scores, rule, depth):
-  verdict = verify.judge(key, draft, scores, rule, depth)
-  return _Seen(*verdict, scores.probs[0], draft.probs[0])
-
-
-def _remembering(drafter: Drafter, vocab: int) -> Drafter:
-  """Returns a drafter whose memory has p and q of the last step, too."""
-
-  def init(params, ctx, hidden):
-    none = jnp.zeros((len(ctx.length), vocab))
-    return drafter.init(params, ctx, hidden), none, none
-
-  def propose(params, memory, ctx, key):
-    draft, own = drafter.propose(params, memory[0], ctx, key)
-    return draft, (own, *memory[1:])
-
-  def commit(params, memory, ctx, seen, hidden):
-    own = drafter.commit(params, memory[0], ctx, Verdict(*seen[:3]), hidden)
-    return own, seen.p, seen.q
-
-  return drafter._replace(init=init, propose=propose, commit=commit)
-
-
 def places(
   way: measure.Decoding, job: measure.Job
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -139,11 +105,25 @@ def places(
     NotFinite: logits of the target or the draft are NaN or infinite.
   """
   spec, params, _ = way
-  look = _remembering(spec.drafter, spec.target.config.vocab_size)
-  spec = dataclasses.replace(spec, drafter=look)
-  way = measure.Decoding(spec, params, generate.StepParts(judge=_judge))
+  vocab = spec.target.config.vocab_size
+
+  def blank(batch, depth):
+    del depth  # Unused.
+    none = jnp.zeros((batch, vocab))
+    return none, none
+
+  look = replay.onlooker(
+    (spec.drafter,),
+    blank,
+    lambda draft, verdict: (verdict.probs, draft.probs[:, 0]),
+  )
+  way = measure.Decoding(
+    dataclasses.replace(spec, drafter=look),
+    params._replace(drafter=(params.drafter,)),
+    replay.PARTS,
+  )
   for live, state in measure.one_by_one(way, measure.start(way, job)):
-    _, p, q = state.drafter
+    ((_, (p, q)),) = state.drafter
     for row in np.flatnonzero(live[: job.live]):
       yield job.indices[row], np.asarray(p[row]), np.asarray(q[row])
 

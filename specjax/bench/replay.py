@@ -15,8 +15,8 @@ what the target wrote.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def _judge(key, draft, scores, rule, depth):
   return _Seen(*verdict, probs=scores.probs[0])
 
 
-_PARTS = generate.StepParts(judge=_judge)
+PARTS = generate.StepParts(judge=_judge)
 
 
 def _blank(batch: int, depth: int) -> _Record:
@@ -91,13 +91,19 @@ def _record(draft: Draft, verdict: _Seen) -> _Record:
 
 
 @functools.cache
-def _onlooker(drafters: tuple[Drafter, ...]) -> Drafter:
+def onlooker(
+  drafters: tuple[Drafter, ...],
+  blank: Callable[[int, int], Any] = _blank,
+  record: Callable[[Draft, _Seen], Any] = _record,
+) -> Drafter:
   """Returns a drafter of no tokens, with others that draft at every place.
 
   Its parameters are a tuple of theirs, and its state has a record of each.
 
   Args:
     drafters: those that look on; only chains.
+    blank: makes the record before the first place, for B rows of depth K.
+    record: makes one of a draft and the token that the target wrote.
   """
   # As the target returns them: by layer.
   taps = tuple(sorted({tap for d in drafters for tap in d.taps}))
@@ -113,7 +119,7 @@ def _onlooker(drafters: tuple[Drafter, ...]) -> Drafter:
     return tuple(
       (
         drafter.init(own, ctx, features(drafter, hidden)),
-        _blank(len(ctx.length), drafter.depth),
+        blank(len(ctx.length), drafter.depth),
       )
       for drafter, own in each(params)
     )
@@ -132,7 +138,7 @@ def _onlooker(drafters: tuple[Drafter, ...]) -> Drafter:
       nothing = Verdict(path, verdict.num_accepted, verdict.next_token)
       seen = scoring.along(features(drafter, hidden), path)
       memory = drafter.commit(own, memory, ctx, nothing, seen)
-      new.append((memory, _record(draft, verdict)))
+      new.append((memory, record(draft, verdict)))
     return tuple(new)
 
   return Drafter(
@@ -195,10 +201,10 @@ def watch(
     measure.NotFinite: logits of the target or a draft are NaN or infinite.
   """
   spec, params, _ = ways[0]
-  look = _onlooker(tuple(way.spec.drafter for way in ways))
+  look = onlooker(tuple(way.spec.drafter for way in ways))
   spec = dataclasses.replace(spec, drafter=look, rule=verify.observe)
   params = Params(params.target, tuple(way.params.drafter for way in ways))
-  looking, steps = Decoding(spec, params, _PARTS), []
+  looking, steps = Decoding(spec, params, PARTS), []
   state = begin = measure.start(looking, job)
   for live, state in measure.one_by_one(looking, begin):
     records = jax.device_get([record for _, record in state.drafter])
