@@ -92,6 +92,11 @@ class Against(Experiment):
 
   binaries: str = ''
 
+  def shrink(self) -> None:
+    """Leaves the quick version: few and short texts."""
+    self.prompts.count = min(self.prompts.count, 2)
+    self.max_new_tokens = min(self.max_new_tokens or 32, 32)
+
 
 def get_config() -> Against:
   drafts = 'draft-64', 'draft-128', 'draft-256'
@@ -109,9 +114,6 @@ def prepare(x: Experiment) -> Plan:
   Raises:
     UserError: names the field and the remedy.
   """
-  if x.quick:
-    x.prompts.count = min(x.prompts.count, 2)
-    x.max_new_tokens = min(x.max_new_tokens or 32, 32)
   need(x.batch == 1, f'batch must be 1 in this comparison, got {x.batch}')
   need(
     all(value is None for value in vars(x.sampling).values()),

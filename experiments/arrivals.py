@@ -347,8 +347,6 @@ class Side:
 
 def run(x: Arrivals) -> None:
   """Makes the rows that are missing: saturated ones, then rate by rate."""
-  if x.quick:
-    x.shrink()
   planned = check(x)
   folder = results.Folder(planned.results, planned.settings)
   built = load_experiment(planned).race()

@@ -438,8 +438,6 @@ class Judged(Runner):
 
 def run(x: Contest) -> None:
   """Trains what is not trained, and makes the rows that are missing."""
-  if x.quick:
-    x.shrink()
   x.check()
   if x.examples.prompts.path and not x.examples.evaluation:
     x.examples.evaluation = x.prompts.path  # Nobody learns what is asked.

@@ -400,8 +400,6 @@ def make_sides(x: ManyPrompts, plan: Plan, done: results.Folder) -> list[Side]:
 
 def run(x: ManyPrompts) -> None:
   """Makes the rows that are missing, one load after another."""
-  if x.quick:
-    x.shrink()
   whole = check(x)
   folder = results.Folder(whole.results, whole.settings)
   for load in x.loads or ((x.batch, x.prompts.count),):

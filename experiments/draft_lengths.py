@@ -30,7 +30,7 @@ import functools
 import itertools
 import pathlib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -475,15 +475,12 @@ def verdict(interval) -> str:
   return 'holds' if low > 1 else 'fails' if high < 1 else 'undecided'
 
 
-def compare(
-  x: DraftLengths, cells: dict[tuple, Cell], add: Callable[..., None]
-) -> None:
-  """Adds a row for each cell, cost and policy.
+def compare(x: DraftLengths, cells: dict[tuple, Cell]) -> Iterator[dict]:
+  """Yields the fields of a row for each cell, cost and policy.
 
   Args:
     x: the settings.
     cells: by domain and temperature.
-    add: (place, fields) -> None.
   """
 
   def parts(cell: Cell) -> np.ndarray:
@@ -518,16 +515,15 @@ def compare(
     found[HINDSIGHT], chosen[HINDSIGHT] = cell.take(one, fixed), [one.name]
     found[ORACLE], chosen[ORACLE] = oracle(cell.places, *costs), ['']
     for name, taken in found.items():
-      add(
-        place,
-        {
-          'policy': name,
-          'shapes': 'fixed' if fixed else 'ragged',
-          'c': c,
-          'chosen': '; '.join(dict.fromkeys(chosen[name])),
-          **numbers(taken, found[CONSTANT], found[ORACLE], *costs),
-        },
-      )
+      yield {
+        'domain': place[0],
+        'temperature': place[1],
+        'policy': name,
+        'shapes': 'fixed' if fixed else 'ragged',
+        'c': c,
+        'chosen': '; '.join(dict.fromkeys(chosen[name])),
+        **numbers(taken, found[CONSTANT], found[ORACLE], *costs),
+      }
 
 
 def check(x: DraftLengths) -> Plan:
@@ -564,8 +560,6 @@ def check(x: DraftLengths) -> Plan:
 
 def run(x: DraftLengths) -> None:
   """Looks at the places that are missing, and makes the rows."""
-  if x.quick:
-    x.shrink()
   runner = Runner(check(x), refuse_features)
   for domain, texts in runner.prompts.items():
     need(
@@ -604,24 +598,11 @@ def run(x: DraftLengths) -> None:
     'new_tokens': runner.plan.max_new_tokens,
     **results.conditions(),
   }
-
-  def add(place, made):
-    domain, temperature = place
-    folder.add(
-      results.plain(
-        common
-        | {
-          'domain': domain,
-          'temperature': temperature,
-          'prompts': len(runner.prompts[domain]),
-          'prompts_hash': prompts.digest(built.prompts[domain].said),
-        }
-        | made
-      )
-    )
-
   folder.clear()
-  compare(x, cells, add)
+  for made in compare(x, cells):
+    said = built.prompts[made['domain']].said
+    facts = {'prompts': len(said), 'prompts_hash': prompts.digest(said)}
+    folder.add(results.plain(common | facts | made))
   study.publish(folder)
 
 

@@ -69,6 +69,10 @@ class OptimalAcceptance(Experiment):
   draws: Count = 64
   kept: Annotated[int, Between(1)] = 256
 
+  def shrink(self) -> None:
+    super().shrink()
+    self.drafts, self.draws = self.drafts[:2], min(self.draws, 16)
+
 
 def get_config(folder: str = '') -> OptimalAcceptance:
   """Returns the config of the embedded pair, or of files of a folder."""
@@ -267,9 +271,6 @@ def measured(
 
 def run(x: OptimalAcceptance) -> None:
   """Makes the rows that are missing."""
-  if x.quick:
-    x.shrink()
-    x.drafts, x.draws = x.drafts[:2], min(x.draws, 16)
   need(
     x.drafts, 'drafts is empty: name numbers of drafts, such as --drafts=2,4'
   )

@@ -134,6 +134,10 @@ class PaperCosts:
   results: str = ''
   quick: bool = False
 
+  def shrink(self) -> None:
+    """Leaves the quick version."""
+    self.contexts, self.batches = self.contexts[:2], self.batches[:2]
+
   def check(self) -> None:
     """Raises a UserError that names a field which is empty or out of range."""
     check_fields(self)
@@ -315,8 +319,6 @@ def row(x: PaperCosts, one: Deployment, draft: str, context: int) -> dict:
 
 def run(x: PaperCosts) -> None:
   deployments = DEPLOYMENTS[:2] if x.quick else DEPLOYMENTS
-  if x.quick:
-    x.contexts, x.batches = x.contexts[:2], x.batches[:2]
   x.check()
   folder = results.Folder(
     x.results or results.default_folder(x), results.settings_of(x)

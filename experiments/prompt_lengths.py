@@ -77,8 +77,6 @@ class Lengths(Runner):
 
 def run(x: PromptLengths) -> None:
   """Makes the rows that are missing."""
-  if x.quick:
-    x.shrink()
   need(
     0 < max(x.lengths, default=0) <= x.prompts.length,
     f'lengths must be from 1 to prompts.length, {x.prompts.length}, and at '

@@ -227,8 +227,6 @@ def get_config(part: str = 'all') -> StepCosts:
 
 def run(x: StepCosts) -> None:
   """Measures what is missing, sweep by sweep."""
-  if x.quick:
-    x.shrink()
   sweeps, folder = x.check(), x.folder()
   facts = x.facts('step_costs', 'used')
   bench = Bench(x)

@@ -204,6 +204,24 @@ def ends_of(parents, exists, accept, stand):
   return ends
 
 
+def multiplied_out(
+  rule: Rule, made: Drafts, p: Distributions
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Evaluates a rule on drafts: accept [M, N], rest [M, N+1, V] and ends.
+
+  The ends [M, N+1] are the chances that the walk through a draft ends at each
+  row.
+  """
+  scores = Scores(p.probs[made.rows], p.logits[made.rows])
+  accept, rest, stand = (
+    np.asarray(x, np.float64 if x.dtype.kind != 'i' else int)
+    for x in judged(rule, made.draft, scores)
+  )
+  parents = np.asarray(made.draft.parents)
+  exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
+  return accept, rest, ends_of(parents, exists, accept, stand)
+
+
 def step(
   rule: Rule,
   source: DraftSource,
@@ -223,14 +241,8 @@ def step(
     contexts: numbers of the texts that the step starts from.
   """
   made = source(texts, q, np.asarray(contexts))
-  scores = Scores(p.probs[made.rows], p.logits[made.rows])
-  accept, rest, stand = (
-    np.asarray(x, np.float64 if x.dtype.kind != 'i' else int)
-    for x in judged(rule, made.draft, scores)
-  )
-  parents = np.asarray(made.draft.parents)
-  exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
-  ends = made.weight[:, None] * ends_of(parents, exists, accept, stand)
+  _, rest, ends = multiplied_out(rule, made, p)
+  ends = made.weight[:, None] * ends
   # What is drawn from need not add up to 1 in low precision, and where no walk
   # ends nothing is drawn.
   rest = np.where(ends[..., None] > 0, rest, 1)

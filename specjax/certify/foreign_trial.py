@@ -13,7 +13,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from specjax.bench.config import Certificate
 from specjax.certify import cells, exact, small_steps
@@ -385,12 +385,10 @@ def least_seen(steps: int, freedom: int, level: float) -> float:
   A total variation d moves the statistic by 4 steps d**2 at least.
   """
   bound = stats.chi2.isf(level, freedom)
-  low, high = 0.0, 1e6
-  for _ in range(60):
-    middle = (low + high) / 2
-    seen = stats.ncx2.sf(bound, freedom, middle) >= _SEEN
-    low, high = (low, middle) if seen else (middle, high)
-  return float(np.sqrt(high / 4 / steps))
+  moved = optimize.brentq(
+    lambda x: stats.ncx2.sf(bound, freedom, x) - _SEEN, 0.0, 1e6
+  )
+  return float(np.sqrt(moved / 4 / steps))
 
 
 def _row(name: str, results: list[Result], level: float) -> dict:

@@ -24,7 +24,7 @@ from specjax.certify import exact
 from specjax.certify.laws import text_in_words
 from specjax.drafters.shapes import policies, static_tree
 from specjax.drafters.shapes.policies import Policy
-from specjax.types import Draft, Drafter, Rule, Scores
+from specjax.types import Draft, Drafter, Rule
 
 TOLERANCE = 1e-9  # of a probability, in float64
 _REACHED = 1e-12  # a chance below it is rounding
@@ -215,15 +215,9 @@ def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
   )
   contexts = np.arange(len(examples)) * family.each
   made = _source(shape)(family, q, contexts)
-  scores = Scores(p.probs[made.rows], p.logits[made.rows])
   with jax.enable_x64(True):
-    accept, rest, stand = map(
-      np.asarray, exact.judged(rule, made.draft, scores)
-    )
-  parents = np.asarray(made.draft.parents)
-  exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
-  ends = exact.ends_of(parents, exists, accept, stand)
-  drawn = np.where(ends[..., None] > _REACHED, rest, 1).astype(float)
+    accept, rest, ends = exact.multiplied_out(rule, made, p)
+  drawn = np.where(ends[..., None] > _REACHED, rest, 1)
   with np.errstate(all='ignore'):
     drawn = drawn / drawn.sum(-1, keepdims=True)
   chance = np.zeros((len(examples), family.each))

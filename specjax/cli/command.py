@@ -10,6 +10,7 @@ ends in its traceback.
 import argparse
 import difflib
 import errno
+import functools
 import inspect
 import os
 import pathlib
@@ -311,14 +312,22 @@ def study(main: Callable[[Any], Any], get_config: Callable[[], Any]) -> None:
   """Runs a study, whose file has its config, and ends the process.
 
   Args:
-    main: takes the config; the same command goes on where it was stopped.
+    main: takes the config, the small version of it where `quick` is set; the
+      same command goes on where it was stopped.
     get_config: returns the config, whose fields --FIELD=VALUE changes.
   """
+
+  @functools.wraps(main)
+  def begin(config):
+    if config.quick:
+      config.shrink()
+    return main(config)
+
   # One module under both of its names: a config of another file imports it.
   here = sys.modules['__main__']
   if here.__spec__:
     sys.modules[here.__spec__.name] = here
-  run(main, type(get_config()), resumes=True, get_config=get_config)
+  run(begin, type(get_config()), resumes=True, get_config=get_config)
 
 
 def run(

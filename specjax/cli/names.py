@@ -135,20 +135,18 @@ def resolve_made(field: str, name: str, names: Names) -> Any:
   return made
 
 
-def _complete_option(name: str, value: Any) -> Any:
-  if isinstance(value, Candidate):
-    return complete_candidate(value)
-  if name == 'policy' and isinstance(value, str):
-    return POLICY.full(value)
-  return value
-
-
 def complete_candidate(candidate: Candidate) -> Candidate:
   """Returns a candidate with full names, also of those inside it."""
+  options = dict(candidate.options)
+  for name, value in options.items():
+    if isinstance(value, Candidate):
+      options[name] = complete_candidate(value)
+    elif name == 'policy' and isinstance(value, str):
+      options[name] = POLICY.full(value)
   return dataclasses.replace(
     candidate,
     load=LOAD.full(candidate.load),
-    options={n: _complete_option(n, v) for n, v in candidate.options.items()},
+    options=options,
     verifiers=tuple(map(RULE.full, candidate.verifiers)),
   )
 

@@ -114,6 +114,7 @@ def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
       'temperatures': (1.0,), 'results': str(tmp_path / 'results'),
     },
   )  # fmt: skip
+  x.shrink()
   study.run(x)
   text = (tmp_path / 'results' / 'rows.jsonl').read_text()
   rows = [json.loads(line) for line in text.splitlines()]

@@ -202,13 +202,9 @@ def test_what_is_chosen_is_chosen_on_other_prompts(monkeypatch):
   accepted[::2] = 1  # Prompts 0 and 2 are one part, and like to be long.
   few_costs = {'costs': (0.1,), 'scoring': 0.1, 'folds': 2}
   x = dataclasses.replace(study.get_config(), **few_costs)
-  rows = {}
   cells = {('code', 0.0): Cell(places(accepted, 3), {})}
-  study.compare(
-    x,
-    cells,
-    lambda place, row: rows.update({(row['policy'], row['shapes']): row}),
-  )
+  made = study.compare(x, cells)
+  rows = {(row['policy'], row['shapes']): row for row in made}
   fixed = rows['always', 'fixed']
   assert fixed['unit_scored'] == [3 * n for n in fixed['unit_steps']]
   rows = {

@@ -171,6 +171,7 @@ def test_what_cannot_be_calculated_is_named(changes, error):
 def test_the_quick_version_is_calculated(tmp_path, capsys):
   for _ in range(2):
     x = paper_costs.PaperCosts(results=str(tmp_path / 'a'), quick=True)
+    x.shrink()
     paper_costs.run(x)
   rows, _ = results.read_rows(tmp_path / 'a' / 'rows.jsonl')
   assert len(rows) == 2 * 2 * 2
