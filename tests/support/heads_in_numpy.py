@@ -29,6 +29,32 @@ def rotate(x, positions, theta, factor=1):
   return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
+def attend(q, k, v, sees):
+  """Attention [T, H * D] of q [T, H, D] over k and v [S, G, D], in groups.
+
+  `sees` [T, S] is true where a place is seen.
+  """
+  k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+  scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
+  weights = softmax(np.where(sees, scores, -np.inf))
+  return np.einsum('hts,shd->thd', weights, v).reshape(len(q), -1)
+
+
+def gated(own, x):
+  """The MLP of a layer."""
+  x = silu(x @ own['mlp.gate_proj'].T) * (x @ own['mlp.up_proj'].T)
+  return x @ own['mlp.down_proj'].T
+
+
+def below(tensors, prefix):
+  """The tensors below a prefix, without it and without `.weight`."""
+  return {
+    name.split(prefix, 1)[1].removesuffix('.weight'): x
+    for name, x in tensors.items()
+    if prefix in name
+  }
+
+
 def convolved(own, name, x):
   """A block [b, E] after the first convolution of a part, and the second."""
   if f'{name}.base_kernel' not in own:
@@ -63,40 +89,30 @@ def dflash(tensors, config, features, block, begin):
     begin: position of the block.
   """
   eps, theta = config['rms_norm_eps'], config['rope_theta']
-  groups, width = config['num_key_value_heads'], config['head_dim']
-  repeats = config['num_attention_heads'] // groups
   context = features @ tensors['fc.weight'].T
   context = rms_norm(context, tensors['hidden_norm.weight'], eps)
   at = begin + np.arange(len(block))
   everywhere = np.arange(begin + len(block))
   x = block
   for i in range(config['num_hidden_layers']):
-    own = {
-      name.removeprefix(f'layers.{i}.').removesuffix('.weight'): w
-      for name, w in tensors.items()
-      if name.startswith(f'layers.{i}.')
-    }
+    own = below(tensors, f'layers.{i}.')
     y = rms_norm(x, own['input_layernorm'], eps)
     y, behind = convolved(own, 'attention_conv', y)
     read = np.concatenate([context, y])
 
     def heads(x, name, own=own):
       x = x @ own[f'self_attn.{name}_proj'].T
-      return x.reshape(len(x), -1, width)
+      return x.reshape(len(x), -1, config['head_dim'])
 
     q = rms_norm(heads(y, 'q'), own['self_attn.q_norm'], eps)
     k = rms_norm(heads(read, 'k'), own['self_attn.k_norm'], eps)
     q, k = rotate(q, at, theta), rotate(k, everywhere, theta)
-    k, v = (np.repeat(x, repeats, 1) for x in (k, heads(read, 'v')))
-    score = np.einsum('thd,shd->hts', q, k) / np.sqrt(width)
     near = np.abs(at[:, None] - everywhere) < config.get('window', np.inf)
-    weight = softmax(np.where(near, score, -np.inf))
-    y = np.einsum('hts,shd->thd', weight, v).reshape(len(x), -1)
+    y = attend(q, k, heads(read, 'v'), near)
     x = x + behind(y @ own['self_attn.o_proj'].T)
     y = rms_norm(x, own['post_attention_layernorm'], eps)
     y, behind = convolved(own, 'mlp_conv', y)
-    y = silu(y @ own['mlp.gate_proj'].T) * (y @ own['mlp.up_proj'].T)
-    x = x + behind(y @ own['mlp.down_proj'].T)
+    x = x + behind(gated(own, y))
   return rms_norm(x, tensors['norm.weight'], eps)
 
 
@@ -143,26 +159,16 @@ def llama(tensors, config, tokens):
     tokens: of the text.
   """
   eps, heads = config['rms_norm_eps'], config['num_attention_heads']
-  repeats, at = heads // config['num_key_value_heads'], np.arange(len(tokens))
+  at, past = np.arange(len(tokens)), np.tri(len(tokens), dtype=bool)
   x = tensors['model.embed_tokens.weight'][tokens]
   for i in range(config['num_hidden_layers']):
-    own = {
-      name.split(f'layers.{i}.')[1].removesuffix('.weight'): w
-      for name, w in tensors.items()
-      if f'layers.{i}.' in name
-    }
+    own = below(tensors, f'layers.{i}.')
     y = rms_norm(x, own['input_layernorm'], eps)
     q, k, v = (y @ own[f'self_attn.{name}_proj'].T for name in 'qkv')
     q, k, v = (x.reshape(len(x), -1, q.shape[1] // heads) for x in (q, k, v))
     q, k = (rotate(x, at, config['rope_theta']) for x in (q, k))
-    k, v = (np.repeat(x, repeats, 1) for x in (k, v))
-    scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
-    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
-    y = np.einsum('hts,shd->thd', softmax(scores), v).reshape(len(x), -1)
-    x = x + y @ own['self_attn.o_proj'].T
-    y = rms_norm(x, own['post_attention_layernorm'], eps)
-    y = silu(y @ own['mlp.gate_proj'].T) * (y @ own['mlp.up_proj'].T)
-    x = x + y @ own['mlp.down_proj'].T
+    x = x + attend(q, k, v, past) @ own['self_attn.o_proj'].T
+    x = x + gated(own, rms_norm(x, own['post_attention_layernorm'], eps))
   return (
     rms_norm(x, tensors['model.norm.weight'], eps) @ tensors['lm_head.weight'].T
   )

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.models import transformer
-from tests.support.heads_in_numpy import rms_norm, rotate, silu, softmax
+from tests.support.heads_in_numpy import attend, below, gated, rms_norm, rotate
 
 V, E, LAYERS = 23, 8, 9
 HEADS, KV, D, MLP = 2, 1, 4, 12
@@ -287,37 +287,27 @@ class Restated:
       h = rms_norm(h, w['norm.weight'])
     return h
 
-  def layer(self, x, residual, reads):
+  def layer(self, prefix, residual, reads):
     """The stream after the layer with a prefix."""
-    w = self.w
-    h = residual + self.attend(x, reads)
-    y = rms_norm(h, w[f'{x}post_attention_layernorm.weight'])
-    gate = y @ w[f'{x}mlp.gate_proj.weight'].T
-    gate = silu(gate) * (y @ w[f'{x}mlp.up_proj.weight'].T)
-    return h + gate @ w[f'{x}mlp.down_proj.weight'].T
-
-  def attend(self, prefix, reads):
-    x, w, count = f'{prefix}self_attn.', self.w, len(reads)
+    own, layer = below(self.w, prefix), self.layout.layer
     q, k, v = (
-      (reads @ w[f'{x}{n}_proj.weight'].T + w.get(f'{x}{n}_proj.bias', 0))
-      for n in 'qkv'
+      (
+        reads @ own[f'self_attn.{n}_proj'].T
+        + own.get(f'self_attn.{n}_proj.bias', 0)
+      ).reshape(len(reads), heads, -1)
+      for n, heads in zip('qkv', (HEADS, KV, KV), strict=True)
     )
-    q, k, v = (y.reshape(count, heads, -1) for y, heads in zip(
-      (q, k, v), (HEADS, KV, KV), strict=True
-    ))  # fmt: skip
     if 'qk_norm' in self.layout.parts:
       q, k = (
-        rms_norm(y, w[f'{x}{n}_norm.weight']) for y, n in ((q, 'q'), (k, 'k'))
+        rms_norm(y, own[f'self_attn.{n}_norm']) for y, n in ((q, 'q'), (k, 'k'))
       )
-    layer, at = self.layout.layer, np.arange(count)
     theta = layer.get('rope_theta', 1e4)
     factor = (layer.get('rope_scaling') or {}).get('factor', 1)
+    at = np.arange(len(reads))
     q, k = (rotate(y, at, theta, factor) for y in (q, k))
-    k, v = (np.repeat(y, HEADS // KV, 1) for y in (k, v))
-    scores = np.einsum('thd,shd->hts', q, k) / np.sqrt(q.shape[-1])
-    scores = np.where(np.tri(count, dtype=bool), scores, -np.inf)
-    y = np.einsum('hts,shd->thd', softmax(scores), v).reshape(count, -1)
-    return y @ w[f'{x}o_proj.weight'].T
+    y = attend(q, k, v, np.tri(len(at), dtype=bool))
+    h = residual + y @ own['self_attn.o_proj'].T
+    return h + gated(own, rms_norm(h, own['post_attention_layernorm']))
 
   def logits(self, features):
     """Logits [V] after a feature; minus infinity where there are none."""
