@@ -21,7 +21,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.certify import drafter_trial, laws, planted
-from specjax.drafters import counts, lm, ngram
+from specjax.drafters import counts, lm
 from specjax.loop import generate
 from specjax.types import Draft, Params, Spec
 from tests.support import models
@@ -236,30 +236,3 @@ def test_counts_spread_what_the_successors_leave():
   np.testing.assert_allclose(
     counts.distribution_after(tables, 0), expected, rtol=1e-6
   )
-
-
-look_up = jax.jit(ngram.look_up, static_argnums=(2, 3))
-# text, longest match, continuation that is copied
-MATCHES = (
-  # The example of the docstring: "a b" was at 0.
-  ([0, 1, 2, 0, 1], 2, [2, 0, 1]),
-  # A longer match wins over a later one.
-  ([0, 1, 2, 5, 1, 3, 0, 1], 2, [2, 5, 1]),
-  ([0, 1, 2, 5, 1, 3, 0, 1], 1, [3, 0, 1]),
-  # Among equals the most recent.
-  ([7, 1, 7, 2, 7], 3, [2, 7]),
-  # Nothing like it, or nothing before it.
-  ([1, 2, 3], 3, []),
-  ([4], 3, []),
-  # A match may overlap its own continuation.
-  ([6, 6, 6], 2, [6]),
-)
-
-
-@pytest.mark.parametrize(('text', 'longest', 'copied'), MATCHES, ids=str)
-def test_look_up(text, longest, copied):
-  # What lies beyond the text is never matched.
-  tokens = jnp.array(text + [text[-1]] * (12 - len(text)))
-  found = look_up(tokens, jnp.int32(len(text)), 3, longest)
-  (copy,), (size,), _ = found
-  assert copy[:size].tolist() == copied

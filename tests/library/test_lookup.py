@@ -87,6 +87,21 @@ def tree_naively(votes, nodes):
   return sorted(votes, key=lambda x: (-votes[x], len(x)))[:nodes]
 
 
+alone = jax.jit(
+  functools.partial(ngram.draft_row, None, depth=DEPTH, longest=LONGEST)
+)
+
+
+@few
+@hypothesis.given(text=texts)
+def test_without_a_corpus_the_best_match_is_copied(text):
+  # What lies beyond the text is never matched.
+  padded = jnp.array(text + [text[-1]] * (SLOTS - len(text)), jnp.int32)
+  copy, _, size = alone(padded, jnp.int32(len(text)))
+  best, *_ = [*continuations(text, []), ([], 0)]
+  assert copy[:size].tolist() == best[0]
+
+
 @functools.partial(jax.jit, static_argnames='candidates')
 def draft(corpus, text, length, candidates):
   return ngram.draft_row(

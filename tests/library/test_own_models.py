@@ -52,34 +52,29 @@ def loaders(door):
   }
 
 
+def decoded(target, draft, new, **options):
+  """What `decode` returns, whose texts are those of full passes."""
+  out = specjax.decode(
+    target, draft, PROMPTS, new_tokens=new, gamma=3, **options
+  )
+  expected = [own_models.greedy(PARAMS, x, new, target.eos) for x in PROMPTS]
+  assert out.tokens == expected
+  return out
+
+
 @pytest.mark.parametrize(
-  ('door', 'name'),
+  ('door', 'name', 'new', 'slots'),
   [
-    ('adapted', 'tree'),
-    pytest.param('adapted', 'lm', marks=pytest.mark.slow),
-    pytest.param('full', 'tree', marks=pytest.mark.slow),
+    ('adapted', 'tree', 24, None),
+    pytest.param('full', 'tree', 24, None, marks=pytest.mark.slow),
+    # Prompts are read into fewer slots than the buffer has, and into all.
+    pytest.param('adapted', 'lm', 150, None, marks=pytest.mark.slow),
+    pytest.param('adapted', 'lm', 150, 256, marks=pytest.mark.slow),
   ],
 )
-def test_texts_are_those_of_the_model_itself(door, name):
+def test_texts_are_those_of_the_model_itself(door, name, new, slots):
   target, drafters = loaders(door)
-  out = specjax.decode(target, drafters[name], PROMPTS, new_tokens=24, gamma=3)
-  assert out.tokens == [
-    own_models.greedy(PARAMS, prompt, 24, (1,)) for prompt in PROMPTS
-  ]
-  assert out.tau > 1.5
-
-
-@pytest.mark.slow
-def test_a_cache_that_grew_holds_what_it_held():
-  """Prompts are read into fewer slots than the buffer has, and into all."""
-  target, drafters = loaders('adapted')
-  for slots in (None, 256):
-    out = specjax.decode(
-      target, drafters['lm'], PROMPTS, new_tokens=150, gamma=3, slots=slots
-    )
-    assert out.tokens == [
-      own_models.greedy(PARAMS, prompt, 150, (1,)) for prompt in PROMPTS
-    ]
+  assert decoded(target, drafters[name], new, slots=slots).tau > 1.5
 
 
 @pytest.mark.slow
@@ -89,11 +84,7 @@ def test_a_tree_at_the_end_of_the_buffer_overwrites_nothing():
   draft = lm.of(
     target, own_models.adapted(), own_models.weights(2), widths=(4, 4, 2)
   )
-  new = 128 - 4 - max(map(len, PROMPTS))
-  out = specjax.decode(target, draft, PROMPTS, new_tokens=new, gamma=3)
-  assert out.tokens == [
-    own_models.greedy(PARAMS, prompt, new) for prompt in PROMPTS
-  ]
+  decoded(target, draft, 128 - 4 - max(map(len, PROMPTS)))
 
 
 @pytest.mark.slow
