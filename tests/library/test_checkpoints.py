@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError
-from specjax.checkpoints.families import FAMILIES, conversion, llama, values
+from specjax.checkpoints.families import FAMILIES, conversion, values
 from specjax.models import transformer
 
 CONFIG = transformer.TransformerConfig(
@@ -110,63 +110,6 @@ def test_save_rounds_to_float16_unless_told(tmp_path):
   assert {t.dtype for t in tensors.values()} == {np.dtype(np.float16)}
   config = json.loads((tmp_path / 'a' / 'config.json').read_text())
   assert config['dtype'] == 'float16'
-
-
-def test_groups_hold_their_queries_then_key_then_value(saved):
-  # Two groups of two query heads: rows of q_proj are heads 0 1 | 2 3.
-  tensors = safetensors.numpy.load_file(saved / 'model.safetensors')
-  prefix = 'model.layers.1.self_attn.'
-  heads = {
-    name: tensors[f'{prefix}{name}_proj.weight'].reshape(-1, 6, 8)
-    for name in 'qkv'
-  }
-  _, params = checkpoints.load(saved)
-  w = np.asarray(params['layer1']['qkv']['w'])
-  assert w.shape == (8, 2, 4, 6)
-  for group in range(2):
-    rows = [
-      heads['q'][2 * group],
-      heads['q'][2 * group + 1],
-      heads['k'][group],
-      heads['v'][group],
-    ]
-    for i, row in enumerate(rows):
-      np.testing.assert_array_equal(w[:, group, i], row.T)
-
-
-def test_gate_comes_first_and_linears_are_transposed(saved):
-  tensors = safetensors.numpy.load_file(saved / 'model.safetensors')
-  _, params = checkpoints.load(saved)
-  layer, prefix = params['layer0'], 'model.layers.0.mlp.'
-  up = np.asarray(layer['up']['w'])
-  np.testing.assert_array_equal(
-    up[:, 0], tensors[prefix + 'gate_proj.weight'].T
-  )
-  np.testing.assert_array_equal(up[:, 1], tensors[prefix + 'up_proj.weight'].T)
-  np.testing.assert_array_equal(
-    layer['down']['w'], tensors[prefix + 'down_proj.weight'].T
-  )
-  np.testing.assert_array_equal(
-    params['unembedding'], tensors['lm_head.weight'].T
-  )
-
-
-@pytest.mark.parametrize('config', CONFIGS.values(), ids=CONFIGS)
-def test_splits_invert_each_other(config):
-  _, params = make(config)
-  for key, x in flax.traverse_util.flatten_dict(params, sep='/').items():
-    sources = conversion.list_sources(llama.LLAMA, config, {key: x})
-    ((split, names),) = sources.values()
-    tensors = split.cut(np.asarray(x), len(names))
-    assert split.shapes(x.shape, len(names)) == tuple(
-      tensor.shape for tensor in tensors
-    )
-    filled = np.full(x.shape, np.nan)
-    whole = (slice(None),) * x.ndim
-    pieces = split.pieces(x.shape, len(names), whole)
-    for i, (tensor, indices) in enumerate(zip(tensors, pieces, strict=True)):
-      split.fill(filled, len(names), i, [tensor[j] for j in indices])
-    np.testing.assert_array_equal(filled, x)
 
 
 def test_load_accepts_the_attributes_of_old_files(saved):

@@ -4,10 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-import specjax
 from specjax import sampling
 from specjax.drafters import dflash, medusa
-from specjax.types import Params, Target
+from specjax.types import Params
 from tests.library import test_drafter_promises as promises
 from tests.library import test_published_blocks as blocks
 from tests.support import models, papers_in_numpy
@@ -48,16 +47,3 @@ def test_a_wide_beam_keeps_the_most_likely_beginnings(loaded):
     assert {*paths[1:]} == {*best}
     deepest = max(deepest, *map(len, best))
   assert deepest > 1
-
-
-@pytest.mark.slow
-def test_greedy_texts_are_those_of_the_target(loaded):
-  host = Target(blocks.TARGET, models.target_weights(), max_length=100)
-  out, plain = (
-    specjax.decode(
-      host, one, [[1, 2, 3, 4, 5], [7, 6, 5]], gamma=3, new_tokens=24
-    )
-    for one in (loaded, None)
-  )
-  assert out.tokens == plain.tokens
-  assert out.counts.accepted.sum() > 0

@@ -24,7 +24,6 @@ from specjax.loop import generate
 from specjax.types import Params, Target
 from tests.library import test_dflash
 from tests.library import test_drafter_promises as promises
-from tests.library import test_generate as loops
 from tests.library import test_published_blocks as blocks
 from tests.support import heads_in_numpy, models
 
@@ -234,15 +233,6 @@ def test_places_are_those_of_the_published_module(name, tmp_path):
 
 
 # Drafts and their laws
-
-
-CORRECTED = 'dspark', 'dspark, dynamic tree', 'dflash2'
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', CORRECTED)
-def test_greedy_text_is_that_of_plain_decoding(name):
-  assert loops.greedy(name) == loops.greedy('plain')
 
 
 @pytest.mark.slow

@@ -114,12 +114,9 @@ def test_counts_agree_with_one_another(name):
   assert (counts.drafted <= nodes * (steps - counts.misses)).all()
   assert (counts.overlap >= 0).all()
   assert (counts.overlap <= (steps - counts.misses) * (1 + 1e-5)).all()
-
-
-@pytest.mark.parametrize('name', SPECULATIVE)
-def test_drafts_are_accepted_neither_always_nor_never(name):
-  counts = sampled(name).counts
-  assert 0 < counts.accepted.sum() < counts.tried.sum()
+  # Drafts are accepted neither always nor never.
+  if depth:
+    assert 0 < counts.accepted.sum() < counts.tried.sum()
 
 
 def test_a_chain_of_fixed_length_is_drafted_whole():
@@ -130,9 +127,8 @@ def test_a_chain_of_fixed_length_is_drafted_whole():
 
 
 def test_a_stop_drafts_less():
-  stopped, whole = sampled('lm with a stop').counts, sampled('lm').counts
-  assert stopped.drafted.sum() < 4 * stopped.histogram.sum()
-  assert whole.drafted.sum() == 4 * whole.histogram.sum()
+  stopped = sampled('lm with a stop').counts
+  assert stopped.drafted.sum() < models.DEPTH * stopped.histogram.sum()
 
 
 # A loop that can be worked out by hand: tables of logits, at temperature 0.

@@ -14,7 +14,7 @@ from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
-from specjax.models import prefill, transformer, variants
+from specjax.models import linear, prefill, transformer, variants
 from specjax.types import Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -351,19 +351,19 @@ def test_blocks_change_nothing(name, tmp_path):
   weights = jax.jit(wide.init)(jax.random.key(0))
   blocked = variants.to_native(wide, weights)
   if name == 'medusa':
-    trained = medusa.trainable(wide, DEPTH)
+    trained = medusa.trainable(wide, DEPTH, bias=True, unembedding=True)
   else:
     small = dict(width=64, num_heads=2, num_kv_heads=1, mlp_width=64)
     trained = eagle.trainable(wide, **small)
   own = trained.init(jax.random.key(1), weights)
   own = jax.tree.map(lambda x: x + 0.1, own)
   files.save(tmp_path / name, trained.config, own)
-  drafts = [
-    propose(
-      head.make(DEPTH), Params(params, head.params), *texts(4, 128), target
-    )
-    for target, params in ((wide, weights), blocked)
-    for head in (LOADS[name](Target(target), tmp_path / name),)
-  ]
+  drafts = []
+  for target, params in (wide, weights), blocked:
+    head = LOADS[name](Target(target), tmp_path / name)
+    both = Params(params, head.params)
+    drafts.append(propose(head.make(DEPTH), both, *texts(4, 128), target))
+  leaves = jax.tree.leaves(head.params, is_leaf=linear.is_native)
+  assert any(map(linear.is_native, leaves))
   np.testing.assert_array_equal(drafts[0].tokens, drafts[1].tokens)
   np.testing.assert_allclose(drafts[0].probs, drafts[1].probs, atol=1e-5)

@@ -8,36 +8,14 @@ import pytest
 from specjax.drafters import medusa
 from specjax.drafters.heads import files
 from specjax.drafters.medusa import module as medusa_model
-from specjax.models import linear
 from specjax.types import Params, Target
-from tests.support import heads_in_numpy, models
+from tests.support import models
 
 TARGET, WIDTH = models.TARGET, models.TARGET.config.width
 OPTIONS = {'bias': True, 'unembedding': True}
 FULL = medusa.trainable(TARGET, 3, **OPTIONS)
 OWN = models.head_of(FULL, 0.3)
 say = jax.jit(medusa_model.apply, static_argnums=0)
-
-
-def published(own):
-  """Our weights by their published names."""
-  tensors = {}
-  for i, head in enumerate(own['unembedding'].values()):
-    mine = slice(i * WIDTH, (i + 1) * WIDTH)
-    tensors[f'{i}.0.linear.weight'] = own['residual'][:, mine].T
-    tensors[f'{i}.0.linear.bias'] = own['bias'][mine]
-    tensors[f'{i}.1.weight'] = head.T
-  return {name: np.asarray(x, np.float64) for name, x in tensors.items()}
-
-
-def test_heads_of_their_own_are_those_of_the_paper():
-  weights = models.target_weights()
-  features = jnp.asarray(np.random.default_rng(0).normal(size=(4, WIDTH)))
-  said = say(TARGET, Params(weights, OWN()), features)
-  normed = np.asarray(TARGET.norm(weights, features), np.float64)
-  for row, feature in zip(said, normed, strict=True):
-    wanted = heads_in_numpy.medusa(published(OWN()), feature)
-    np.testing.assert_allclose(row, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize('tied', [False, True])
@@ -72,21 +50,6 @@ def test_their_files_say_which_options_they_have(tmp_path):
   files.save(tmp_path / 'none', config, OWN())
   with pytest.raises(ValueError, match=r'do not fit its config\.json'):
     medusa.load(Target(TARGET), tmp_path / 'none')
-
-
-@pytest.mark.usefixtures('kernel')
-def test_output_layers_in_blocks_say_the_same():
-  target = models.tiny(64, 1, width=64, num_heads=4, head_dim=16)
-  weights = models.weights(target, 0)
-  trained = medusa.trainable(target, 2, **OPTIONS)
-  own = models.head_weights(lambda key, _: trained.init(key, weights), 0.1)
-  arranged = linear.to_native(own)
-  assert arranged['unembedding']['head1'].blocks.shape == (4, 64, 16)
-  features = jnp.asarray(np.random.default_rng(0).normal(size=(2, 64)))
-  one, other = (
-    say(target, Params(weights, params), features) for params in (own, arranged)
-  )
-  np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_heads_can_be_read_one_place_further(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 import specjax
-from specjax import checkpoints, verify
+from specjax import checkpoints
 from specjax.drafters import cascade, lm, pard, quantized
 from specjax.types import Target
 from tests.library import test_dflash
@@ -62,23 +62,16 @@ def test_a_mask_that_sees_a_rejected_token_is_seen(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('rule', 'shape'),
-  [
-    (verify.token, {}),
-    (verify.block, {}),
-    (verify.recursive, {'beam': 3, 'nodes': 6}),
-  ],
-)
-def test_texts_are_those_of_the_target(folder, rule, shape):
+@pytest.mark.parametrize('shape', [{}, {'beam': 3, 'nodes': 6}], ids=str)
+def test_texts_are_those_of_the_target(folder, shape):
   host = Target(models.TARGET, models.target_weights(), max_length=100)
   draft = lm.load(host, folder, **shape)
   out, plain = (
     specjax.decode(
       host, one, [[1, 2, 3, 4, 5], [7, 6, 5]], gamma=3, new_tokens=24,
-      temperature=[0.0, 0.8], **more,
+      temperature=[0.0, 0.8],
     )
-    for one, more in ((draft, {'rule': rule}), (None, {}))
+    for one in (draft, None)
   )  # fmt: skip
   assert out.tokens[0] == plain.tokens[0]
   assert out.counts.accepted.sum() > 0

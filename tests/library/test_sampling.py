@@ -131,12 +131,6 @@ def test_stages_are_applied_in_order():
   np.testing.assert_allclose(probs, [2 / 3, 1 / 3, 0], rtol=1e-6)
 
 
-def test_temperature_zero_is_the_first_of_the_largest():
-  logits = jnp.array([1.0, 3.0, -2.0, 3.0, 3.0])
-  probs = probs_of(logits, values(0.0, top_k=1, top_p=0.1, min_p=0.9))
-  np.testing.assert_array_equal(probs, [0, 1, 0, 0, 0])
-
-
 def test_equal_probabilities_at_a_cut_are_all_kept():
   logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.2]))
   for setting in ({'top_k': 2}, {'top_p': 0.5}):

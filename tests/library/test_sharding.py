@@ -36,6 +36,8 @@ def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
     shape = shapes[key].shape
     x = np.arange(np.prod(shape)).reshape(shape)
     tensors = cutting.cut(x, len(names))
+    sizes = tuple(tensor.shape for tensor in tensors)
+    assert cutting.shapes(shape, len(names)) == sizes
     half = places[key].shard_shape(shape)
     found += half != shape
     for part in range(2):

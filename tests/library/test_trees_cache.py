@@ -56,14 +56,6 @@ def test_tokens_above_are_those_of_the_path(parents):
     assert row == texts + [-1] * (depth - len(texts))
 
 
-def test_a_chain_sees_all_before_it():
-  chain = trees.chain(2, 3)
-  assert chain.tolist() == [[0, 1, 2]] * 2
-  depth, mask = trees.ancestors(chain[0])
-  assert depth.tolist() == [0, 1, 2, 3]
-  np.testing.assert_array_equal(mask, np.tril(np.ones((4, 4), bool)))
-
-
 @pytest.mark.parametrize(
   ('slots', 'rounded', 'block'),
   [
