@@ -155,9 +155,7 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
     ({'vocabulary': 9, 'frequencies': '/nowhere'}, 'tables.safetensors is mis'),
   ],
 )
-@pytest.mark.parametrize(
-  'load', [x.load for x in (lm, quantized, eagle, dflash)]
-)
+@pytest.mark.parametrize('kind', [lm, quantized, eagle, dflash])
 def test_bad_vocabularies_are_refused_by_name(target, kind, options, message):
   with pytest.raises(ValueError, match=message):
     kind.load(target, pair.path('eagle3'), **options)
