@@ -118,8 +118,7 @@ def test_the_tutorial_prints_what_it_says(here):
   assert timed in lines  # No test takes times: tables are of the other run.
   environment = {
     'PYTHONPATH': str(ROOT),
-    # Programs are a reader's, and the second run takes those of the first.
-    'JAX_DISABLE_MOST_OPTIMIZATIONS': 'false',
+    # The second run takes the programs of the first.
     'JAX_ENABLE_COMPILATION_CACHE': 'true',
     'XDG_CACHE_HOME': str(here / 'cache'),
   }
