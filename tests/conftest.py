@@ -84,6 +84,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def tokenizer():
+  """That of the embedded pair: copied before it is changed."""
+  from specjax import checkpoints, pair
+
+  return checkpoints.load_tokenizer(pair.path('target'))
+
+
+@pytest.fixture(scope='session')
 def kernel():
   """Needs the kernel of `specjax.native`, which is compiled."""
   from specjax import native

@@ -8,7 +8,7 @@ import types
 import pytest
 from tokenizers import processors
 
-from specjax import checkpoints, pair, prompts
+from specjax import prompts
 from specjax.bench import results
 from specjax.bench.config import Prompts
 from specjax.errors import UserError
@@ -26,11 +26,6 @@ TALKS = [
   {'question_id': 3, 'category': 'b', 'turns': ['One.', 'Two.', 'Three.']},
 ]
 KWARGS = {'enable_thinking': False}
-
-
-@pytest.fixture(scope='module')
-def tokenizer():
-  return checkpoints.load_tokenizer(pair.path('target'))
 
 
 @pytest.fixture(scope='module')

@@ -1,27 +1,12 @@
 """Candidates in order, and pairs on the same prompts: numbers by hand."""
 
-import numpy as np
 import pytest
 
 from specjax import prompts
 from specjax.bench import replay
-from specjax.bench.measure import Run
 from specjax.reports import paired
 from specjax.reports import predict as predict_report
-from specjax.types import Counts
 from tests.support import rows as made
-
-
-def run(text, calls, seconds):
-  """A run of one prompt; only its text, calls and time matter."""
-  zero = np.zeros(1, int)
-  counts = Counts(
-    histogram=zero[None], tried=zero[None], accepted=zero[None], drafted=zero,
-    tokens=np.array([len(text)]), target_calls=np.array([calls]), overlap=zero,
-    misses=zero,
-  )  # fmt: skip
-  return Run([text], counts, seconds, 9.0, 0)
-
 
 TEXTS = [[1] * 12, [2] * 8, [3] * 10]
 
@@ -41,9 +26,11 @@ def compared():
   }
   steps = {'plain': [1.0], 'scored': [1.1], 'whole': [1.5]}
   cost = {'gamma': 4, 'c': 0.1, 'v': 1.1, 'seconds_per_step': steps}
-  base = [run(t, len(t), float(len(t))) for t in TEXTS]
-  calls, seconds = (5, 3, 4), (6.0, 4.0, 5.0)
-  runs = [run(*x) for x in zip(TEXTS, calls, seconds, strict=True)]
+  base = [made.run([len(t)], [len(t)], float(len(t)), [t]) for t in TEXTS]
+  runs = [
+    made.run([len(t)], [calls], seconds, [t])
+    for t, calls, seconds in zip(TEXTS, (5, 3, 4), (6.0, 4.0, 5.0), strict=True)
+  ]
   return replay.compare(seen, cost, base, runs)
 
 

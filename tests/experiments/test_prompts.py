@@ -1,5 +1,6 @@
 """Prompts: formats, what is cut and counted, bad input. No model runs."""
 
+import copy
 import gzip
 import json
 import sys
@@ -7,7 +8,7 @@ import types
 
 import pytest
 
-from specjax import checkpoints, corpus, pair, prompts
+from specjax import corpus, prompts
 from specjax.bench.config import Prompts
 from specjax.errors import UserError
 from specjax.prompts import forms
@@ -35,11 +36,6 @@ CHAT = (
   '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
   '{% if add_generation_prompt %}<assistant>{% endif %}'
 )
-
-
-@pytest.fixture(scope='module')
-def tokenizer():
-  return checkpoints.load_tokenizer(pair.path('target'))
 
 
 def write(path, records):
@@ -261,8 +257,6 @@ def test_windows_of_the_corpus_are_the_default(tokenizer):
 
 
 def test_chat_templates(tokenizer, tmp_path):
-  import copy
-
   chatty = copy.deepcopy(tokenizer)
   chatty.chat_template = CHAT
   path = write(tmp_path / 'question.jsonl', QUESTIONS)

@@ -4,31 +4,22 @@ import numpy as np
 import pytest
 
 from specjax.bench import costs, replay, row_fields
-from specjax.bench.measure import Run
 from specjax.stats import metrics, sanity_checks
-from specjax.types import Counts
+from tests.support import rows as made
 
 
-def run(histogram, overlap=(0.0,), seconds=1.0, tokens=None, drafted=None):
+def run(histogram, overlap=(0.0,), seconds=1.0, tokens=None):
   """A batch of prompts, one for each line of a histogram [B, K + 1]."""
   histogram = np.array(histogram)
   after = histogram[:, ::-1].cumsum(1)[:, ::-1]  # steps that accepted as many
-  steps = after[:, 0]
-  counts = Counts(
-    histogram=histogram,
-    # A token is judged where all before it were accepted.
-    tried=after[:, :-1],
-    accepted=after[:, 1:],
-    drafted=np.array(
-      steps * (histogram.shape[1] - 1) if drafted is None else drafted
-    ),
-    tokens=np.array(steps + after[:, 1:].sum(1) if tokens is None else tokens),
-    target_calls=steps,
-    overlap=np.array(overlap),
-    misses=np.zeros_like(steps),
-  )
-  texts = [[1] * int(n) for n in counts.tokens]
-  return Run(texts, counts, seconds, 0.0, 0)
+  steps, accepted = after[:, 0], after[:, 1:]
+  if tokens is None:
+    tokens = steps + accepted.sum(1)
+  # A token is judged where all before it were accepted.
+  counts = {'histogram': histogram, 'tried': after[:, :-1]}
+  counts |= {'accepted': accepted, 'overlap': np.array(overlap)}
+  counts['drafted'] = steps * accepted.shape[1]
+  return made.run(tokens, steps, seconds, **counts)
 
 
 def test_alpha_is_over_prefixes_of_the_prompts_alone():

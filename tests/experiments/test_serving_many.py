@@ -14,7 +14,6 @@ import threading
 import time
 
 import httpx
-import jax
 import pytest
 
 from tests.support import processes, serving
@@ -67,10 +66,9 @@ def test_texts_of_many_at_once_are_those_that_each_has_alone(served):
 
 
 def test_forty_requests_compile_nothing(served, caplog):
-  jax.config.update('jax_log_compiles', True)
   kinds = ({'n': 2}, {'stop': ['a', 'x']}, {'stream': True}, {'seed': None})
   formats = {'response_format': FORMAT, 'max_tokens': 40}
-  try:
+  with serving.nothing_compiles(caplog):
     for number in range(40):
       given = wanted(number) | kinds[number % 4]
       if number % 10 == 0:
@@ -79,10 +77,7 @@ def test_forty_requests_compile_nothing(served, caplog):
         given |= formats
       sent = served.post('/completions', json=given)
       assert sent.status_code == 200, sent.text
-  finally:
-    jax.config.update('jax_log_compiles', False)
-  assert served.rest()
-  assert 'Compiling' not in caplog.text
+    assert served.rest()
 
 
 def memory():

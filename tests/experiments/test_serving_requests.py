@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from specjax import checkpoints, pair
 from specjax.bench.config import Prompts
 from specjax.errors import UserError
 from specjax.loop.token_records import Logprob
@@ -34,36 +33,23 @@ def talk(*said, **given):
 
 
 def test_a_completion_with_all_that_it_may_have():
-  asked = requests.read(
-    body(
-      model='tiny', n=2, max_tokens=5, temperature=0.5, top_p=0.9, top_k=40,
-      seed=3, stop=['a', 'b'], stream=True,
-      stream_options={'include_usage': True}, response_format=FORMAT, user='me',
-      metadata={'a': 'b'},
-    ),
-    False, LIMITS,
+  sampled = {'temperature': 0.5, 'top_p': 0.9, 'top_k': 40}
+  given = {'n': 2, 'max_tokens': 5, 'seed': 3, 'stop': ['a', 'b']}
+  given |= {'stream': True, 'stream_options': {'include_usage': True}}
+  passed_over = {'model': 'tiny', 'user': 'me', 'metadata': {'a': 'b'}}
+  sent = body(**sampled, **given, **passed_over, response_format=FORMAT)
+  assert requests.read(sent, False, LIMITS) == requests.Asked(
+    *(False, ['a'], sampled), n=2, new_tokens=5, seed=3, stop=('a', 'b'),
+    stream=True, usage=True, schema=json.dumps(SCHEMA),
   )  # fmt: skip
-  assert asked == requests.Asked(
-    chat=False,
-    prompts=['a'],
-    values={'temperature': 0.5, 'top_p': 0.9, 'top_k': 40},
-    n=2,
-    new_tokens=5,
-    seed=3,
-    stop=('a', 'b'),
-    stream=True,
-    usage=True,
-    schema=json.dumps(SCHEMA),
-  )
 
 
 def test_what_is_left_out_is_as_clients_expect_it():
   asked = requests.read(body(), False, LIMITS)
   assert asked == requests.Asked(False, ['a'], {'temperature': 1.0})
-  nothing = {
-    name: None for name in (*requests._WITHOUT, *requests._STAGES, 'n')
-  }
-  assert requests.read(body(**nothing), False, LIMITS) == asked
+  names = *requests._WITHOUT, *requests._STAGES, 'n'
+  nothing = body(**dict.fromkeys(names))
+  assert requests.read(nothing, False, LIMITS) == asked
 
 
 def test_values_that_ask_for_nothing_are_taken():
@@ -214,12 +200,12 @@ def test_two_limits_of_an_answer_must_agree():
 
 
 def test_log_probabilities_are_asked_for_in_two_ways():
-  assert requests.read(body(logprobs=0), False, LIMITS).logprobs == 0
-  assert requests.read(body(logprobs=5), False, LIMITS).logprobs == 5
-  given = {'logprobs': True}
-  assert requests.read(talk('a', **given), True, LIMITS).logprobs == 0
-  given['top_logprobs'] = 2
-  assert requests.read(talk('a', **given), True, LIMITS).logprobs == 2
+  for count in (0, 5):
+    asked = requests.read(body(logprobs=count), False, LIMITS)
+    assert asked.logprobs == count
+  for more, count in (({}, 0), ({'top_logprobs': 2}, 2)):
+    asked = requests.read(talk('a', logprobs=True, **more), True, LIMITS)
+    assert asked.logprobs == count
   for wrong, says in (
     ({'top_logprobs': 2}, 'needs logprobs to be true'),
     ({'logprobs': 2}, 'must be true or false'),
@@ -232,11 +218,6 @@ def test_log_probabilities_are_asked_for_in_two_ways():
 
 
 # Prompts as token ids
-
-
-@pytest.fixture(scope='module')
-def tokenizer():
-  return checkpoints.load_tokenizer(pair.path('target'))
 
 
 def test_a_conversation_goes_on_plainly_without_a_template(tokenizer):
@@ -291,18 +272,19 @@ def test_any_object_nests_so_deep():
 # What is compiled, and what is spelled
 
 
-def spelled():
+@pytest.fixture
+def spelled(tokenizer):
   """Four tokens: two letters, and the halves of a third."""
-  made = replies.Spelled(checkpoints.load_tokenizer(pair.path('target')), 0)
+  made = replies.Spelled(tokenizer, 0)
   made._texts = dict(enumerate([b'a', b'\xc3', b'\xa9', b'b']))
   return made
 
 
-def test_tokens_begin_where_their_characters_do():
-  offsets = replies.Offsets(spelled())
+def test_tokens_begin_where_their_characters_do(spelled):
+  offsets = replies.Offsets(spelled)
   assert [offsets.push(token) for token in (0, 1, 2, 3, 0)] == [0, 1, 1, 2, 3]
   said = [(token, Logprob(-1.0, [(1, -0.5), (2, -0.75)])) for token in (0, 1)]
-  made = replies.of_completion(said, 2, spelled(), replies.Offsets(spelled()))
+  made = replies.of_completion(said, 2, spelled, replies.Offsets(spelled))
   assert made['tokens'] == ['a', r'bytes:\xc3']
   assert made['top_logprobs'][0] == {r'bytes:\xc3': -0.5, r'bytes:\xa9': -0.75}
   assert made['text_offset'] == [0, 1]
@@ -375,3 +357,8 @@ def test_a_prediction_is_a_text_or_parts_of_one():
     given = {'prediction': {'type': 'content', 'content': content}}
     assert requests.read(talk('a', **given), True, limits).prediction == 'def f'
     assert requests.read(body(**given), False, limits).prediction == 'def f'
+  limits = limits._replace(plain=True)
+  assert requests.read(body(plain=True), False, limits).plain
+  with pytest.raises(Refused, match='leave out prediction') as error:
+    requests.read(body(plain=True, **given), False, limits)
+  assert error.value.param == 'plain'

@@ -9,32 +9,19 @@ import pathlib
 import numpy as np
 import pytest
 
-from specjax.bench import costs, measure, results, row_fields
+from specjax.bench import costs, results, row_fields
 from specjax.programs import run
 from specjax.reports import run as run_report
 from specjax.stats import metrics
-from specjax.types import Counts
 from tests.support import rows as made
 
 ROOT = pathlib.Path(__file__).parents[2]
 TIMED = ('quickstart', 'rules', 'explain', 'drafters/timed')
 
 
-def counts(tokens, calls) -> Counts:
-  """Of rows that drafted two tokens a step."""
-  calls, tokens = np.array(calls), np.array(tokens)
-  rest = {name: np.zeros_like(calls) for name in Counts._fields}
-  whole = np.zeros((len(calls), 3), int)
-  whole[:, 1] = calls
-  two = np.ones((len(calls), 2), int)
-  rest |= {'histogram': whole, 'tried': two, 'accepted': two}
-  return Counts(**rest | {'tokens': tokens, 'target_calls': calls})
-
-
-def one(tokens, calls, seconds) -> measure.Run:
+def one(tokens, calls, seconds):
   """A batch; reading its prompts took far longer than decoding."""
-  texts = [[1] * n for n in tokens]
-  return measure.Run(texts, counts(tokens, calls), seconds, 1000.0, 0)
+  return made.run(tokens, calls, seconds, prefill=1000.0)
 
 
 # Three prompts in batches of two.

@@ -17,7 +17,7 @@ from specjax.bench.runner import Runner
 from specjax.programs import explain, generate, parity, predict
 from specjax.reports import run as run_report
 from specjax.stats import metrics
-from specjax.types import Counts
+from tests.support import rows as made
 from tests.support import tiny
 
 TALKS = [
@@ -197,19 +197,11 @@ def test_turns_have_keys_of_their_own_and_one_shape(untimed):
     assert max(map(len, job.prompts)) <= longest
 
 
-def run_of(tokens, calls, seconds=1.0, texts=None):
-  tokens, calls = np.array(tokens), np.array(calls)
-  rows, empty = len(tokens), np.zeros(len(tokens), int)
-  histogram = np.stack([calls, empty], 1)
-  fields = {name: empty for name in Counts._fields} | {
-    'tokens': tokens, 'target_calls': calls, 'histogram': histogram,
-    'tried': empty[:, None], 'accepted': empty[:, None], 'overlap': 1.0 * empty,
-  }  # fmt: skip
-  accepted = np.zeros((rows, calls.max()), int)
+def run_of(tokens, calls, seconds=1.0):
+  run = made.run(tokens, calls, seconds)
+  accepted = np.zeros((len(tokens), max(calls)), int)
   log = measure.Log(accepted, accepted + 1, accepted + 9)
-  return measure.Run(
-    texts or [[1] * n for n in tokens], Counts(**fields), seconds, 0.5, 1, log
-  )
+  return dataclasses.replace(run, log=log)
 
 
 def test_joined_turns_add_up():
@@ -321,10 +313,9 @@ def test_one_conversation_is_shown_turn_by_turn(
   x = settings(folder, tmp_path, prompts, seed=1)
   generate.main(x)
   out = capsys.readouterr().out.splitlines()
-  made = json.loads(out[-1])['turns']
+  shown = json.loads(out[-1])['turns']
   talk = next(t for t in TALKS if t['turns'][0].split()[0] in out[0])
-  assert len(made) == len(talk['turns'])
-  assert [len(one['tokens']) for one in made] == [12] * len(made)
+  assert [len(one['tokens']) for one in shown] == [12] * len(talk['turns'])
   assert all(text in out for text in talk['turns'][1:])
 
 

@@ -1,5 +1,6 @@
 """Heads of other sizes: padding is allowed, other tokens are refused."""
 
+import copy
 import json
 import re
 
@@ -34,11 +35,6 @@ def folder(tmp_path_factory):
   tiny.write_pair(path / 'same', TOKENS)
   tiny.write_pair(path / 'padded', PADDED)
   return path
-
-
-@pytest.fixture(scope='module')
-def tokenizer():
-  return checkpoints.load_tokenizer(pair.path('target'))
 
 
 def experiment(folder, target: str, draft: str):
@@ -112,8 +108,6 @@ def test_sizes_differ_without_a_tokenizer(folder, tmp_path, tokenizer):
 
 
 def test_a_larger_head_with_tokens_there(folder, tokenizer, tmp_path):
-  import copy
-
   more = copy.deepcopy(tokenizer)
   more.add_tokens(['<extra>'])
   more.save_pretrained(tmp_path)
@@ -135,16 +129,32 @@ def swapped(path):
   return str(path / 'draft')
 
 
-def test_other_tokens_are_refused_before_weights_are_read(
-  folder, tmp_path, monkeypatch
+INNER = {'inner': Candidate('ngram', 2)}
+FEW = {'vocabulary': 64, 'frequencies': pair.path('unigram')}
+
+
+@pytest.mark.parametrize(
+  ('load', 'options', 'draft', 'says'),
+  [
+    # Where what drafts needs those of the target: as in a cascade's middle.
+    ('cascade', INNER, 'swapped', r'2 of 2048 tokens differ, such as'),
+    ('lm', FEW, 'swapped', 'leave vocabulary out'),
+    ('lm', {}, 'two', r"can draft 0\.\d% of the prompts' tokens"),
+  ],
+)
+def test_other_tokens_are_refused_in_one_line_before_weights_are_read(
+  folder, tmp_path, monkeypatch, load, options, draft, says
 ):
-  """Where what drafts needs those of the target: as in a cascade's middle."""
-  inner = {'inner': Candidate('ngram', 2)}
-  candidate = Candidate('cascade', 2, swapped(tmp_path), inner)
+  if draft == 'two':
+    path = small_tokens(tmp_path / 'd', {'\x00': 0, '~': 1})
+  else:
+    path = swapped(tmp_path)
   monkeypatch.setattr(checkpoints, 'load', None)
+  candidate = Candidate(load, 2, path, options)
   x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
-  with pytest.raises(ValueError, match=r'2 of 2048 tokens differ, such as'):
+  with pytest.raises(UserError, match=says) as caught:
     load_experiment(plan(x))
+  assert '\n' not in str(caught.value)
 
 
 @pytest.mark.parametrize('load', ['lm', 'quantized'])
@@ -163,18 +173,6 @@ def test_a_draft_with_other_tokens_drafts_through_tables(
   assert method.brings['vocabulary'] == {'shared': TOKENS, 'of': TOKENS}
 
 
-def test_fewer_tokens_of_another_vocabulary_are_one_line(
-  folder, tmp_path, monkeypatch
-):
-  monkeypatch.setattr(checkpoints, 'load', None)
-  options = {'vocabulary': 64, 'frequencies': pair.path('unigram')}
-  candidate = Candidate('lm', 2, swapped(tmp_path), options)
-  x = tiny.experiment(folder / 'same', candidates={'draft': candidate})
-  with pytest.raises(UserError, match='leave vocabulary out') as caught:
-    load_experiment(plan(x))
-  assert '\n' not in str(caught.value)
-
-
 def small_tokens(path, vocab):
   """The directory of a draft whose tokenizer has few tokens."""
   made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
@@ -184,20 +182,6 @@ def small_tokens(path, vocab):
   params = model.init(jax.random.key(0))
   checkpoints.save(path, model, params, fast)
   return str(path)
-
-
-def test_a_draft_that_can_draft_nearly_nothing_is_one_line(
-  folder, tmp_path, monkeypatch
-):
-  path = small_tokens(tmp_path / 'd', {'\x00': 0, '~': 1})
-  monkeypatch.setattr(checkpoints, 'load', None)
-  x = tiny.experiment(
-    folder / 'same', candidates={'draft': Candidate('lm', 2, path)}
-  )
-  reason = r"can draft 0\.\d% of the prompts' tokens"
-  with pytest.raises(UserError, match=reason) as caught:
-    load_experiment(plan(x))
-  assert '\n' not in str(caught.value)
 
 
 @pytest.fixture
@@ -264,16 +248,14 @@ def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):
     (target / name).write_bytes((tmp_path / 'target' / name).read_bytes())
   monkeypatch.setattr(checkpoints, 'load', None)
   x = tiny.experiment(tmp_path, target=Checkpoint(str(target)))
-  with pytest.raises(
-    ValueError, match=r'target\.path: .* up to 2047 .* 1024 rows'
-  ):
+  says = r'target\.path: .* up to 2047 .* 1024 rows'
+  with pytest.raises(ValueError, match=says):
     load_experiment(plan(x))
 
 
-def test_every_end_of_text_ends_a_row(folder, tmp_path):
+def test_every_end_of_text_ends_a_row(folder, tmp_path, tokenizer):
   made = tiny.model(32, 1)
   target = tmp_path / 'target'
-  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   checkpoints.save(
     target, made, made.init(jax.random.key(0)), tokenizer, eos=(7, 9)
   )

@@ -12,8 +12,7 @@ from specjax.bench import row_fields
 from specjax.bench.costs import Costs
 from specjax.reports import paired
 from specjax.stats import metrics
-from specjax.types import Counts
-from tests.support import expected_row, scripted_run
+from tests.support import expected_row, rows, scripted_run
 
 EXACT = 1e-9  # what rounding may add to a number
 RUNS = 4000  # simulated experiments
@@ -176,8 +175,8 @@ def _resampled() -> bool:
     Costs(2, ones, varied, varied + 0.5),
     Costs(2, ones, ones, ones + varied),
   ):
-    runs = [_run(8, 4, 4.0) for _ in range(FEW)]
-    base = [_run(8, 8, 8.0) for _ in range(FEW)]
+    runs = [rows.run([8], [4], 4.0) for _ in range(FEW)]
+    base = [rows.run([8], [8], 8.0) for _ in range(FEW)]
     interval = row_fields.speed(runs, base, cost)['predicted_speedup_ci']
     low, high = (2 / (cost.v + 2 * cost.c + x) for x in (0.1, -0.1))
     if interval is None or interval[0] > low or interval[1] < high:
@@ -185,22 +184,11 @@ def _resampled() -> bool:
   return True
 
 
-def _run(tokens: int, calls: int, seconds: float):
-  """A run of one prompt whose drafts do not matter."""
-  none = np.zeros((1, 1), int)
-  counts = Counts(
-    histogram=np.full((1, 1), calls), tried=none, accepted=none,
-    drafted=none[0], tokens=np.array([tokens]), target_calls=np.array([calls]),
-    overlap=0.0 * none[0], misses=none[0],
-  )  # fmt: skip
-  return row_fields.Run([[]], counts, seconds, 0.0, 0)
-
-
 def _lengths() -> bool:
   """Sampled texts may differ in length: times are compared per token."""
   cost = Costs(1, np.ones(3), np.ones(3), np.ones(3))
-  runs = [_run(5, 5, 1.0), _run(10, 10, 2.0)]
-  base = [_run(10, 10, 4.0), _run(20, 20, 8.0)]
+  runs = [rows.run([5], [5], 1.0), rows.run([10], [10], 2.0)]
+  base = [rows.run([10], [10], 4.0), rows.run([20], [20], 8.0)]
   speedup = float(row_fields.speed(runs, base, cost)['speedup'])
   return off(speedup, 2.0) <= EXACT
 

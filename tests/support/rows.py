@@ -1,6 +1,27 @@
-"""Rows of a results folder, made up for tests."""
+"""Runs, and rows of a results folder, made up for tests."""
 
+import numpy as np
+
+from specjax.bench.measure import Run
 from specjax.stats.row import SCHEMA
+from specjax.types import Counts
+
+
+def run(tokens, calls, seconds=1.0, texts=None, prefill=0.5, **counts) -> Run:
+  """A batch of rows with so many new tokens and target calls each.
+
+  Its steps drafted one token and accepted none, but for the `counts` that are
+  given.
+  """
+  tokens, calls = np.array(tokens), np.array(calls)
+  none = np.zeros_like(calls)
+  made = Counts(
+    histogram=np.stack([calls, none], 1), tried=none[:, None],
+    accepted=none[:, None], drafted=none, tokens=tokens, target_calls=calls,
+    overlap=0.0 * none, misses=none,
+  )  # fmt: skip
+  texts = texts or [[1] * n for n in tokens]
+  return Run(texts, made._replace(**counts), seconds, prefill, 1)
 
 
 def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:

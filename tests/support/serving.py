@@ -119,6 +119,17 @@ class Served:
 
 
 @contextlib.contextmanager
+def nothing_compiles(caplog):
+  """Nothing is compiled inside, in any thread."""
+  jax.config.update('jax_log_compiles', True)
+  try:
+    yield
+  finally:
+    jax.config.update('jax_log_compiles', False)
+  assert 'Compiling' not in caplog.text
+
+
+@contextlib.contextmanager
 def serve(folder, **changes):
   """Everything inside is computed in float64, in all threads."""
   jax.config.update('jax_enable_x64', True)
