@@ -153,25 +153,24 @@ def gap(drafter, params, memory, ctx, key, target=models.TARGET) -> float:
   return float(laws.rows_apart(ours, theirs).max())
 
 
-def gaps_of_a_run(name):
+def gaps_of_a_run(spec, params, state, steps=8, target=models.TARGET):
   """Gaps after each step of a real run, and the lengths it accepted."""
-  drafter, params = models.DRAFTERS[name][0], models.params_of(name)
-  state = models.begin(name)
   gaps, accepted = [], set()
-  for _ in range(8):
+  for _ in range(steps):
     before = np.asarray(state.counts.histogram)
-    state = models.go(name, state, steps=1)
+    state = generate.generate(params, state, jnp.int32(1), spec=spec)
     stepped = np.asarray(state.counts.histogram) - before
     accepted |= set(np.flatnonzero(stepped.any(0)).tolist())
-    ctx = generate.context(state)
-    gaps.append(gap(drafter, params, state.drafter, ctx, state.key))
+    given = spec.drafter, params, state.drafter, generate.context(state)
+    gaps.append(gap(*given, state.key, target))
   return gaps, accepted
 
 
 @pytest.mark.parametrize('name', MEMORIES)
 def test_memory_equals_reading_again(name, float64):
   # In double precision, as a head of random weights makes single digits many.
-  gaps, accepted = gaps_of_a_run(name)
+  spec, params = models.spec_of(name), models.params_of(name)
+  gaps, accepted = gaps_of_a_run(spec, params, models.begin(name))
   assert max(gaps) < 1e-12
   # Not by never having had anything to remember or to forget.
   assert 0 in accepted

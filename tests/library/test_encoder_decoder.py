@@ -17,9 +17,9 @@ from specjax.loop.token_records import Recording
 from specjax.models import cache as caches
 from specjax.models import encoder_decoder, prefill, transformer
 from specjax.models.config import Encoder, Relative
-from specjax.requests import pool, request_sampling
+from specjax.requests import pool
 from specjax.types import Params, Source, Spec
-from tests.library import test_drafter_promises
+from tests.library import test_drafter_promises as promises
 from tests.support import models
 
 OPTIONS = {
@@ -77,28 +77,12 @@ def test_requests_of_a_pool_are_the_rows_of_a_batch(float64):
   """Each has its own source; two rows are refilled."""
   expected = texts_of(CHAIN, draft_weights(), TEMPERATURES)
   params = models.double(Params(models.weights(TARGET, SEED), draft_weights()))
-  kinds = request_sampling.of(CHAIN)
-  held = pool.Pool(
-    params,
-    spec=CHAIN,
-    values=kinds.values(),
-    rows=2,
-    slots=128,
-    source_slots=128,
-    reads=pool.read_sizes(128),
-    group=2,
-    recording=Recording(logprobs=0),
-  )
-  for i, prompt in enumerate(PROMPTS):
-    key = generate.row_keys(0, [i])
-    values = kinds.values(temperature=TEMPERATURES[i])
-    held.submit(pool.Request(prompt, 40, key, values))
-  texts = {i: [] for i in range(len(PROMPTS))}
-  while held.live or held.waiting:
-    for one in held.turn(steps=2):
-      texts[one.id] += one.tokens
-      assert all(x.value < 0 and not x.top for x in one.logprobs)
-  assert [tuple(text) for text in texts.values()] == expected
+  options = {'source_slots': 128, 'reads': pool.read_sizes(128), 'group': 2}
+  options['recording'] = Recording(logprobs=0)
+  found = models.pooled(CHAIN, params, PROMPTS, TEMPERATURES, 40, **options)
+  assert [tuple(models.joined(x)) for x in found] == expected
+  told = [one for x in found for one in models.joined(x, 'logprobs')]
+  assert all(one.value < 0 and not one.top for one in told)
 
 
 OTHER_DRAFTS = {
@@ -135,17 +119,8 @@ def test_a_draft_with_an_encoder_remembers_as_it_reads_again(float64):
   params = models.double(Params(models.weights(TARGET, SEED), draft_weights()))
   values = sampling.make(4, np.asarray(TEMPERATURES))
   state = models.run(CHAIN, params, PROMPTS, values, range(4))
-  accepted = set()
-  for _ in range(6):
-    before = np.asarray(state.counts.histogram)
-    state = generate.generate(params, state, jnp.int32(1), spec=CHAIN)
-    stepped = np.asarray(state.counts.histogram) - before
-    accepted |= set(np.flatnonzero(stepped.any(0)).tolist())
-    ctx = generate.context(state)
-    found = test_drafter_promises.gap(
-      CHAIN.drafter, params, state.drafter, ctx, state.key
-    )
-    assert found < 1e-12
+  gaps, accepted = promises.gaps_of_a_run(CHAIN, params, state, steps=6)
+  assert max(gaps) < 1e-12
   assert accepted > {0, 1}
 
 

@@ -16,7 +16,6 @@ from specjax.models import cache as caches
 from specjax.models import prefill, recurrent, transformer
 from specjax.models.check import check_model
 from specjax.models.config import GatedDelta, Mamba2, ShortConv
-from specjax.requests import pool, request_sampling
 from specjax.stats import fit_tests
 from specjax.types import Params, Spec
 from tests.support import models
@@ -224,16 +223,9 @@ def test_the_law_of_the_text_is_that_of_plain_sampling():
 def test_a_row_that_is_filled_again_begins_with_no_state(float64):
   model = MODELS['mamba']
   spec = Spec(model, *chain(model), ())
-  stages = request_sampling.of(spec)
-  held = pool.Pool(
-    params(model), spec=spec, values=stages.values(), rows=2, slots=128
-  )
-  for i, prompt in enumerate(PROMPTS):
-    values = stages.values(temperature=0.0)
-    held.submit(pool.Request(prompt, 24, generate.row_keys(0, [i]), values))
-  texts = models.texts_of(held)
-  found = [tuple(texts[i]) for i in range(len(PROMPTS))]
-  assert found == plain_texts(model)
+  found = models.pooled(spec, params(model), PROMPTS, [0.0] * 4, 24)
+  texts = [tuple(models.joined(x)) for x in found]
+  assert texts == plain_texts(model)
 
 
 def test_of_layers_that_convolve_the_last_inputs_are_kept():

@@ -43,20 +43,19 @@ def params_of(wide=True):
   return models.double(made) if wide else made
 
 
+def recorded(name, recording, stages, wide=True):
+  """What was told of each row."""
+  values = sampling.make(4, vocab_size=models.VOCAB, **stages)
+  state = models.decoded(
+    SPECS[name], params_of(wide), PROMPTS, values, new_tokens=NEW,
+    recording=recording, seed=3,
+  )  # fmt: skip
+  return token_records.read(state)
+
+
 def decoded(name, count, wide=True):
   """Tokens of each row, and what was told of them."""
-  spec, params = SPECS[name], params_of(wide)
-  state = generate.start(
-    params,
-    PROMPTS,
-    spec=spec,
-    new_tokens=NEW,
-    key=generate.row_keys(3, range(4)),
-    values=sampling.make(4, vocab_size=models.VOCAB, **ASKED),
-    recording=Recording(logprobs=count),
-  )
-  state = generate.generate(params, state, 99, spec=spec)
-  rows = token_records.read(state)
+  rows = recorded(name, Recording(logprobs=count), ASKED, wide)
   assert rows[0].origins == []
   return [row.tokens for row in rows], [row.logprobs for row in rows]
 
@@ -101,12 +100,7 @@ def check(prompt, text, found, count, tolerance, **options):
 
 
 @pytest.mark.parametrize(
-  ('name', 'wide'),
-  [
-    ('chain', True),
-    slow('chain', False),
-    slow('tree', True),
-  ],
+  ('name', 'wide'), [('chain', True), slow('chain', False), slow('tree', True)]
 )
 def test_they_are_those_of_a_full_pass_over_the_text(name, wide):
   """In float64 they are rounded once, to float32."""
@@ -187,30 +181,15 @@ def restated(prompt, text, temperature, top_k, top_p, min_p, frequency):
 @pytest.mark.parametrize('name', ['chain', slow('tree')])
 def test_they_are_those_of_the_distribution_behind_all_stages(float64, name):
   """Of tokens of every origin, and beside those of the raw softmax."""
-  spec, params = SPECS[name], params_of()
-  state = generate.start(
-    params,
-    PROMPTS,
-    spec=spec,
-    new_tokens=NEW,
-    key=generate.row_keys(3, range(4)),
-    values=sampling.make(4, vocab_size=models.VOCAB, **STAGES),
-    recording=Recording(origins=True, logprobs=0, sampled=True),
-  )
-  rows = token_records.read(generate.generate(params, state, 99, spec=spec))
+  rows = recorded(name, Recording(True, 0, sampled=True), STAGES)
   for i, (prompt, row) in enumerate(zip(PROMPTS, rows, strict=True)):
     expected = restated(prompt, row.tokens, *(x[i] for x in STAGES.values()))
     np.testing.assert_allclose(row.sampled, expected, atol=1e-6)
     check(prompt, row.tokens, row.logprobs, 0, 1e-6)
   told = {x for row in rows for x in row.origins}
   assert told == {*token_records.ORIGINS}
-  sampled, raw = (
-    np.array([x for row in rows[1:] for x in column(row)])
-    for column in (
-      lambda row: row.sampled,
-      lambda row: [x.value for x in row.logprobs],
-    )
-  )
+  sampled = np.array([x for row in rows[1:] for x in row.sampled])
+  raw = np.array([x.value for row in rows[1:] for x in row.logprobs])
   assert np.abs(sampled - raw).max() > 0.3
 
 
@@ -250,22 +229,24 @@ def test_a_token_is_a_correction_where_the_draft_had_one(
 # Requests
 
 
+def opened(spec, params, rows, logprobs, *stages):
+  """A pool that records log-probabilities, and the values of a request."""
+  kinds = request_sampling.of(spec, *stages)
+  held = pool.Pool(
+    params, spec=spec, values=kinds.values(), rows=rows, slots=128,
+    recording=Recording(logprobs=logprobs),
+  )  # fmt: skip
+  return held, kinds.values
+
+
 def test_requests_that_come_and_go_have_their_own(float64):
   """Rows are refilled, one request is cancelled, and steps are uneven."""
-  spec, random = SPECS['plain'], np.random.default_rng(0)
-  kinds = request_sampling.of(spec, 'top_k')
-  held = pool.Pool(
-    params_of(),
-    spec=spec,
-    values=kinds.values(),
-    rows=2,
-    slots=128,
-    recording=Recording(logprobs=3),
-  )
+  random = np.random.default_rng(0)
+  held, values_of = opened(SPECS['plain'], params_of(), 2, 3, 'top_k')
   asked, found = {}, {}
   for number in range(7):
     prompt = random.integers(0, 9, 1 + 3 * number).tolist()
-    values = kinds.values(temperature=number / 4, top_k=6)
+    values = values_of(temperature=number / 4, top_k=6)
     key, new = generate.row_keys(0, [number]), 3 + 3 * number
     asked[held.submit(pool.Request(prompt, new, key, values))] = prompt
   for turn in range(99):
@@ -291,16 +272,8 @@ def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
     Params(models.weights(model, 1), models.weights(model, 2))
   )
   spec = Spec(model, lm.make(model, 2), verify.token, (3,))
-  kinds = request_sampling.of(spec, 'constraint')
-  held = pool.Pool(
-    params,
-    spec=spec,
-    values=kinds.values(),
-    rows=1,
-    slots=128,
-    recording=Recording(logprobs=1),
-  )
-  values = kinds.values(temperature=1.0, constraint=language)
+  held, values_of = opened(spec, params, 1, 1, 'constraint')
+  values = values_of(temperature=1.0, constraint=language)
   key = generate.row_keys(0, [1])
   held.submit(pool.Request([0, 1], 12, key, values))
   (one,) = held.turn(steps=99)
@@ -328,18 +301,11 @@ def test_a_stream_and_decode_tell_the_same(folder):
   for one, other in zip(told_of, whole.logprobs[0], strict=True):
     np.testing.assert_allclose(one.value, other.value, atol=1e-5)
     assert [x for x, _ in one.top] == [x for x, _ in other.top]
-  for text, tokens, found in zip(
+  model = {'model': target.model, 'params': target.params}
+  for text, *told in zip(
     ['def f', 'x'], whole.tokens, whole.logprobs, strict=True
   ):
-    check(
-      target.tokenizer.encode(text),
-      tokens,
-      found,
-      2,
-      1e-5,
-      model=target.model,
-      params=target.params,
-    )
+    check(target.tokenizer.encode(text), *told, 2, 1e-5, **model)
   (piece, *_) = specjax.stream(target, draft, 'def f', new_tokens=3)
   assert piece.logprobs == []
   cut = [
@@ -348,22 +314,11 @@ def test_a_stream_and_decode_tell_the_same(folder):
   assert len(cut[-1].whole.logprobs[0]) == len(cut[-1].whole.tokens[0])
 
 
-def test_from_none_to_twenty_alternatives_may_be_asked_for():
-  assert [Recording(logprobs=n).logprobs for n in (None, 0, 20)] == [
-    None,
-    0,
-    20,
-  ]
+@pytest.mark.parametrize('count', [None, 0, 20])
+def test_from_none_to_twenty_alternatives_may_be_asked_for(count):
+  assert Recording(logprobs=count).logprobs == count
 
 
 def test_more_alternatives_than_tokens_are_refused():
-  spec = SPECS['chain']
   with pytest.raises(ValueError, match=r'logprobs is 12, but .* 11 tokens'):
-    pool.Pool(
-      params_of(),
-      spec=spec,
-      values=request_sampling.of(spec).values(),
-      rows=1,
-      slots=128,
-      recording=Recording(logprobs=12),
-    )
+    opened(SPECS['chain'], params_of(), 1, 12)

@@ -48,6 +48,7 @@ from specjax.models.config import (
   Sharing,
   ShortConv,
 )
+from specjax.requests import pool, request_sampling
 from specjax.types import Drafter, Params, Spec
 from tests.support import tiny as builder
 
@@ -148,10 +149,12 @@ def double(params):
   )
 
 
-def run(spec: Spec, params: Params, prompts, values, indices=None, **options):
+def run(
+  spec: Spec, params: Params, prompts, values, indices=None, seed=0, **options
+):
   """The state after reading the prompts; indices [B] choose the keys."""
   rows = range(len(prompts)) if indices is None else indices
-  key = generate.row_keys(0, rows)
+  key = generate.row_keys(seed, rows)
   options = {'new_tokens': 40} | options
   return generate.start(
     params, prompts, spec=spec, key=key, values=values, **options
@@ -200,6 +203,19 @@ def joined(progress, name='tokens'):
 def texts_of(held, steps=2):
   """The tokens of each request of a pool, which is run to its end."""
   return {n: joined(x) for n, x in finish(held, steps).items()}
+
+
+def pooled(spec, params, prompts, temperatures, new_tokens, **options):
+  """The progress of each prompt, whose requests share two rows of a pool."""
+  stages = request_sampling.of(spec)
+  given = {'spec': spec, 'values': stages.values(), 'rows': 2, 'slots': 128}
+  held = pool.Pool(params, **given | options)
+  for i, prompt in enumerate(prompts):
+    values = stages.values(temperature=temperatures[i])
+    key = generate.row_keys(0, [i])
+    held.submit(pool.Request(prompt, new_tokens, key, values))
+  found = finish(held)
+  return [found[i] for i in range(len(prompts))]
 
 
 def copy(state):
