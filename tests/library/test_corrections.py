@@ -25,6 +25,7 @@ from specjax.types import Params, Target
 from tests.library import test_dflash
 from tests.library import test_drafter_promises as promises
 from tests.library import test_published_blocks as blocks
+from tests.library.test_published_blocks import authors
 from tests.support import heads_in_numpy, models
 
 TARGET, V, E = models.TARGET, models.VOCAB, blocks.E
@@ -83,11 +84,6 @@ def dflash2(group=4, taps=2):
         f'layers.{i}.{part}.kernel_projection.weight': own,
       }
   return found
-
-
-def authors(**more):
-  config = blocks.AUTHORS['dflash_config'] | more
-  return blocks.AUTHORS | {'dflash_config': config}
 
 
 SPARK = {'projector_type': 'dspark', 'markov_rank': RANK}
@@ -346,68 +342,51 @@ def test_a_fresh_correction_is_none(name, more):
 # What is refused
 
 
-WRONG = {
-  'another kind of correction': (
-    authors(**SPARK, markov_head_type='gated'),
-    dspark('vanilla'),
-    "markov_head_type = 'gated', but its tensors are those of vanilla",
-  ),
-  'another rank': (
-    authors(**SPARK | {'markov_rank': 4}),
-    dspark('vanilla'),
-    r'markov_w1.weight has shape \(11, 3\), and config.json markov_rank = 4',
-  ),
-  'another vocabulary': (
-    authors(**SPARK),
-    dspark('vanilla') | {'markov_head.markov_w2.weight': drawn((9, RANK))[0]},
-    r'markov_w2.weight has shape \(9, 3\) where config.json makes it \(11, 3\)',
-  ),
-  'no name': (
-    authors(),
-    dspark('vanilla'),
-    'has no projector_type, and its tensor .* is of DSpark: add projector_type',
-  ),
-  'another vocabulary of a codebook': (
-    SECOND,
-    dflash2() | {'candidate_selector.successor_codebook': drawn((9, RANK))[0]},
-    r'successor_codebook has shape \(9, 3\) where config.json makes it',
-  ),
-  'another rank of a codebook': (
-    SECOND,
-    dflash2() | {'candidate_selector.predecessor_codebook': drawn((V, 5))[0]},
-    r'predecessor_codebook has shape \(11, 5\), and config.json selector_rank',
-  ),
-  'another group of a convolution': (
-    SECOND,
-    dflash2(group=2),
-    'attention_conv.kernel_projection.weight has 16 rows',
-  ),
-  'no name of Domino': (
-    authors(),
-    domino(),
-    'no projector_type, and its tensor prefix_gru.* is of Domino',
-  ),
-  'another state': (
-    authors(projector_type='domino', gru_hidden_dim=3),
-    domino(),
-    r'weight_hh_l0 has shape \(6, 2\), and config.json gru_hidden_dim = 3',
-  ),
-  'another name': (
-    authors(projector_type='domino'),
-    dspark('vanilla'),
-    "projector_type = 'domino', but its tensors are those of DSpark",
-  ),
-  'a name alone': (
-    authors(**SPARK),
-    {},
-    "projector_type = 'dspark', but its tensors are those of DFlash",
-  ),
-}
+VANILLA, CODEBOOK = dspark('vanilla'), 'candidate_selector.{}_codebook'
 
 
-@pytest.mark.parametrize('name', WRONG)
-def test_what_is_no_such_head_is_refused(name, tmp_path):
-  config, more, message = WRONG[name]
+@pytest.mark.parametrize(
+  ('config', 'more', 'message'),
+  [
+    (
+      authors(**SPARK, markov_head_type='gated'), VANILLA,
+      "markov_head_type = 'gated', but its tensors are those of vanilla",
+    ),
+    (
+      authors(**SPARK | {'markov_rank': 4}), VANILLA,
+      r'markov_w1.weight has shape \(11, 3\), and config.json markov_rank = 4',
+    ),
+    (
+      authors(**SPARK),
+      VANILLA | {'markov_head.markov_w2.weight': drawn((9, RANK))[0]},
+      r'markov_w2.weight has shape \(9, 3\) where config.json makes it \(11, 3',
+    ),
+    (authors(), VANILLA, 'is of DSpark: add projector_type'),
+    (
+      SECOND, dflash2() | {CODEBOOK.format('successor'): drawn((9, RANK))[0]},
+      r'successor_codebook has shape \(9, 3\) where config.json makes it',
+    ),
+    (
+      SECOND, dflash2() | {CODEBOOK.format('predecessor'): drawn((V, 5))[0]},
+      r'predecessor_codebook has shape \(11, 5\), and config.json selector_ran',
+    ),
+    (SECOND, dflash2(group=2), 'attention_conv.kernel_projection.weight has 1'),
+    (authors(), domino(), 'projector_type, and its tensor prefix_gru.* is of'),
+    (
+      authors(projector_type='domino', gru_hidden_dim=3), domino(),
+      r'weight_hh_l0 has shape \(6, 2\), and config.json gru_hidden_dim = 3',
+    ),
+    (
+      authors(projector_type='domino'), VANILLA,
+      "projector_type = 'domino', but its tensors are those of DSpark",
+    ),
+    (
+      authors(**SPARK), {},
+      "projector_type = 'dspark', but its tensors are those of DFlash",
+    ),
+  ],
+)  # fmt: skip
+def test_what_is_no_such_head_is_refused(config, more, message, tmp_path):
   path = tmp_path / 'head'
   blocks.write(path, config, blocks.tensors_of('z-lab') | more)
   with pytest.raises(CheckpointError, match=message) as error:

@@ -39,10 +39,11 @@ AUTHORS = SIZES | {
   'num_target_layers': 2,
   'dflash_config': {'mask_token_id': MASK, 'target_layer_ids': [0, 1]},
 }
+IDS_OF = 'aux_hidden_state_layer_ids'
 SPECULATORS = {
   'speculators_model_type': 'dflash',
   'transformer_layer_config': SIZES,
-  'aux_hidden_state_layer_ids': [1],
+  IDS_OF: [1],
   'block_size': 5,
   'mask_token_id': MASK,
   'draft_vocab_size': 6,
@@ -50,6 +51,13 @@ SPECULATORS = {
 }
 IDS = np.array([0, 3, 4, 7, 9, 10])  # tokens of the reduced vocabulary
 LAYOUTS = {'z-lab': (AUTHORS, (0, 1)), 'speculators': (SPECULATORS, (0,))}
+
+
+def authors(**more):
+  """The authors' config with other entries of its own part; None: without."""
+  made = AUTHORS['dflash_config'] | more
+  kept = {name: x for name, x in made.items() if x is not None}
+  return AUTHORS | {'dflash_config': kept}
 
 
 def tensors_of(name, width=E):
@@ -173,100 +181,36 @@ def test_a_head_drafts_for_a_target_with_states(tmp_path):
     dflash.load(target, path, **option)
 
 
-WRONG = {
-  'a layer that is not there': (
-    AUTHORS
-    | {'dflash_config': {'mask_token_id': 9, 'target_layer_ids': [0, 2]}},
-    {},
-    r'target_layer_ids \[0, 2\] name layers that do not exist: .* has 2',
-  ),
-  'more layers than fc reads': (
-    AUTHORS | {'dflash_config': {'mask_token_id': 9, 'target_layer_ids': [1]}},
-    {},
-    'are 1 layers of the target, and fc reads 16 numbers',
-  ),
-  'ids of outputs taken for inputs': (
-    SPECULATORS | {'aux_hidden_state_layer_ids': [0]},
-    {},
-    r'ids \[0\] name layers that do not exist',
-  ),
-  'no layers named': (
-    AUTHORS | {'dflash_config': {'mask_token_id': 9}},
-    {},
-    'a list of layers of the target is needed',
-  ),
-  'no mask': (
-    AUTHORS | {'dflash_config': {'target_layer_ids': [0, 1]}},
-    {},
-    'mask_token_id must be a whole number',
-  ),
-  'a mask beyond the vocabulary': (
-    AUTHORS
-    | {'dflash_config': {'mask_token_id': V, 'target_layer_ids': [0, 1]}},
-    {},
-    f'mask_token_id .* below {V}, got {V}',
-  ),
-  'a tensor is missing': (
-    AUTHORS,
-    {'layers.1.mlp.down_proj.weight': None},
-    r'unset parameters: layer1/down/w',
-  ),
-  'a tensor too many': (
-    AUTHORS,
-    {'layers.2.mlp.down_proj.weight': np.zeros((E, MLP), np.float32)},
-    r'unused tensors: layers\.2\.mlp\.down_proj\.weight',
-  ),
-  'another vocabulary': (AUTHORS | {'vocab_size': 12}, {}, 'vocabulary of 12'),
-  'sliding attention without a window': (
-    AUTHORS | {'layer_types': ['sliding_attention', 'full_attention']},
-    {},
-    'layers with sliding attention need sliding_window',
-  ),
-  'masks that are causal in some layers by name': (
-    AUTHORS
-    | {
-      'layer_types': ['sliding_attention', 'full_attention'],
-      'sliding_window': 8,
-      'is_causal': True,
-    },
-    {},
-    'is_causal = true and some layers',
-  ),
-  'a window shorter than a block': (
-    AUTHORS
-    | {
-      'layer_types': ['sliding_attention', 'full_attention'],
-      'sliding_window': 4,
-    },
-    {},
-    'shorter than a block of 5',
-  ),
-  'another output': (
-    AUTHORS | {'output_multiplier': 0.5},
-    {},
-    'output_multiplier = 0.5, which no DFlash head here has',
-  ),
-  'a list for an object': (
-    AUTHORS | {'dflash_config': [1]},
-    {},
-    r'dflash_config = \[1\]; expected an object',
-  ),
-  'a flat matrix': (
-    AUTHORS,
-    {'fc.weight': np.zeros(6, np.float32)},
-    r'fc\.weight has shape \(6,\) where 2 axes are expected',
-  ),
-  'vocabularies that disagree': (
-    SPECULATORS,
-    {'t2d': np.arange(V) < len(IDS)},
-    'd2t and t2d disagree',
-  ),
-}
+SLIDING = AUTHORS | {'layer_types': ['sliding_attention', 'full_attention']}
+DOWN = 'layers.{}.mlp.down_proj.weight'
 
 
-@pytest.mark.parametrize('name', WRONG)
-def test_what_is_no_such_head_is_refused(name, tmp_path):
-  config, changes, message = WRONG[name]
+@pytest.mark.parametrize(
+  ('config', 'changes', 'message'),
+  [
+    (authors(target_layer_ids=[0, 2]), {}, r'\[0, 2\] name layers that do not'),
+    (authors(target_layer_ids=[1]), {}, '1 layers of the target, and fc reads'),
+    # Ids of outputs taken for inputs.
+    (SPECULATORS | {IDS_OF: [0]}, {}, r'ids \[0\] name layers that do not exi'),
+    (authors(target_layer_ids=None), {}, 'a list of layers of the target is n'),
+    (authors(mask_token_id=None), {}, 'mask_token_id must be a whole number'),
+    (authors(mask_token_id=V), {}, f'mask_token_id .* below {V}, got {V}'),
+    (AUTHORS, {DOWN.format(1): None}, 'unset parameters: layer1/down/w'),
+    (AUTHORS, {DOWN.format(2): np.zeros((E, MLP))}, 'unused tensors: layers.2'),
+    (AUTHORS | {'vocab_size': 12}, {}, 'vocabulary of 12'),
+    (SLIDING, {}, 'layers with sliding attention need sliding_window'),
+    (
+      SLIDING | {'sliding_window': 8, 'is_causal': True}, {},
+      'is_causal = true and some layers',
+    ),
+    (SLIDING | {'sliding_window': 4}, {}, 'shorter than a block of 5'),
+    (AUTHORS | {'output_multiplier': 0.5}, {}, 'output_multiplier = 0.5, whic'),
+    (AUTHORS | {'dflash_config': [1]}, {}, r'= \[1\]; expected an object'),
+    (AUTHORS, {'fc.weight': np.zeros(6)}, r'fc\.weight has shape \(6,\) where'),
+    (SPECULATORS, {'t2d': np.arange(V) < len(IDS)}, 'd2t and t2d disagree'),
+  ],
+)  # fmt: skip
+def test_what_is_no_such_head_is_refused(config, changes, message, tmp_path):
   layout = 'z-lab' if 'dflash_config' in config else 'speculators'
   tensors = tensors_of(layout) | changes
   tensors = {key: x for key, x in tensors.items() if x is not None}
