@@ -22,24 +22,23 @@ from tests.support import rows as made
 
 
 @pytest.mark.parametrize(
-  ('low', 'high', 'outcome'),
-  [(0.1, 0.3, HOLDS), (-0.3, -0.1, FAILS), (-0.1, 0.3, UNDECIDED)],
+  ('low', 'high', 'within', 'outcome'),
+  [
+    (0.1, 0.3, None, HOLDS),
+    (-0.3, -0.1, None, FAILS),
+    (-0.1, 0.3, None, UNDECIDED),
+    # Equality needs the whole interval within.
+    (-0.05, 0.09, 0.1, HOLDS),
+    (0.11, 0.3, 0.1, FAILS),
+    (0.05, 0.15, 0.1, UNDECIDED),
+  ],
 )
-def test_an_outcome_is_where_the_interval_lies(low, high, outcome):
+def test_an_outcome_is_where_the_interval_lies(low, high, within, outcome):
   found = Estimate((low + high) / 2, low, high)
-  assert Finding('x', found).outcome == outcome
+  assert Finding('x', found, within=within).outcome == outcome
   # What has no interval decides nothing, whatever it says.
   assert Finding('x', Estimate(low, *[np.nan] * 2)).outcome == UNDECIDED
   assert Finding('x', Estimate(*[np.nan] * 3)).outcome == UNDECIDED
-
-
-@pytest.mark.parametrize(
-  ('low', 'high', 'outcome'),
-  [(-0.05, 0.09, HOLDS), (0.11, 0.3, FAILS), (0.05, 0.15, UNDECIDED)],
-)
-def test_equality_needs_the_whole_interval_within(low, high, outcome):
-  found = Estimate((low + high) / 2, low, high)
-  assert Finding('x', found, within=0.1).outcome == outcome
 
 
 def test_where_nothing_is_estimated_every_cell_counts():
@@ -100,16 +99,11 @@ def test_cells_without_spread_count_in_the_mean():
 
 def test_cells_on_the_same_prompts_err_together():
   """Three times the same cell is one cell."""
-  same = {'prompts': ('abc',), 'influence': [0.3, -0.4, 0.1]}
+  same = {'influence': [0.3, -0.4, 0.1]}
   error = np.sqrt(0.26)
-  together = [_cell(2.0, error, **same) for _ in range(3)]
-  assert findings.pool(together).estimate.error == pytest.approx(error)
-  apart = [
-    _cell(2.0, error, **same | {'prompts': (name,)}) for name in ('a', 'b', 'c')
-  ]
-  assert findings.pool(apart).estimate.error == pytest.approx(
-    error / np.sqrt(3)
-  )
+  for names, expected in (('aaa', error), ('abc', error / np.sqrt(3))):
+    cells = [_cell(2.0, error, **same, prompts=(name,)) for name in names]
+    assert findings.pool(cells).estimate.error == pytest.approx(expected)
 
 
 def test_contradictions_are_counted_beyond_chance():
@@ -166,20 +160,14 @@ def test_equal_rules_must_agree_on_every_prompt():
 
 def test_gain_of_block_verification_by_length():
   """Gains of 0% and 50% at gamma 2 and 4."""
+  calls = {('token', 2): 4, ('block', 2): 4, ('token', 4): 3, ('block', 4): 2}
   rows = [
     made.row(
-      verifier=verifier,
-      gamma=gamma,
-      temperature=1.0,
-      unit_target_calls=made.around(calls),
+      verifier=verifier, gamma=gamma, temperature=1.0,
+      unit_target_calls=made.around(count),
     )
-    for verifier, gamma, calls in (
-      ('token', 2, 4),
-      ('block', 2, 4),
-      ('token', 4, 3),
-      ('block', 4, 2),
-    )
-  ]
+    for (verifier, gamma), count in calls.items()
+  ]  # fmt: skip
   (found,) = CLAIMS['block_gain']({'embedded/gammas': rows})
   assert found.estimate.value == pytest.approx(0.5)
   assert found.outcome == HOLDS
@@ -243,12 +231,8 @@ def outcomes(found):
 
 
 def test_a_head_is_compared_with_the_best_draft_that_costs_as_much():
-  many = [
-    row('draft-64', 2.0),
-    row('draft-128', 3.0),
-    row('draft-256', 3.5),
-    row('eagle3', 2.5),
-  ]
+  calls = {'draft-64': 2.0, 'draft-128': 3.0, 'draft-256': 3.5, 'eagle3': 2.5}
+  many = [row(*one) for one in calls.items()]
   cheap = [timed(n, c) for n, c in (('draft-64', 0.05), ('draft-128', 0.3))]
   rows = {ACCEPTANCE: many, TIMED: [*cheap, timed('eagle3', 0.2)]}
   assert outcomes(CLAIMS['over_independent'](rows)) == {
@@ -305,10 +289,8 @@ def test_acceptance_drops_once():
     'code, T 0, 1-alpha to 2-alpha, within 0.1': HOLDS,
   }
   rows = {ACCEPTANCE: [chain('eagle1', 20, 16, 32, 32)]}
-  assert list(outcomes(CLAIMS['drops_once'](rows)).values()) == [
-    UNDECIDED,
-    FAILS,
-  ]
+  found = [x.outcome for x in CLAIMS['drops_once'](rows)]
+  assert found == [UNDECIDED, FAILS]
 
 
 def heads(calls, tree=0, counted=10**6, **more):
@@ -382,12 +364,8 @@ def test_rules_are_compared_on_the_same_trees():
   warm = {'temperature': 1.0}
   trees = [
     row(name, calls, verifier=rule, **warm)
-    for name, rule, calls in (
-      ('deep', 'recursive', 4),
-      ('deep', 'traversal', 3),
-      ('flat', 'recursive', 3),
-      ('flat', 'traversal', 4),
-    )
+    for name, both in (('deep', (4, 3)), ('flat', (3, 4)))
+    for rule, calls in zip(('recursive', 'traversal'), both, strict=True)
   ]
   cold = [r | {'temperature': 0.0} for r in trees]
   assert of_methods('from_the_leaves', *trees, *cold) == {
@@ -413,9 +391,8 @@ def test_drafts_are_compared_under_rules_of_their_own(claim, one, other):
     row(name, calls, verifier=rule)
     for (name, rule), calls in ((one, 4), (other, 3))
   )
-  assert [
-    *outcomes(CLAIMS[claim]({'paths/embedded': [low, high]})).values()
-  ] == [HOLDS]
+  (found,) = CLAIMS[claim]({'paths/embedded': [low, high]})
+  assert found.outcome == HOLDS
   wrong = high | {'verifier': 'k_seq'}
   assert not CLAIMS[claim]({'paths/embedded': [low, wrong]})
 

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import io
+import itertools
 import json
 import re
 import tomllib
@@ -40,8 +41,7 @@ def training_chunks(training) -> set[int]:
   # Hashes, as the lines of the whole library would take much memory.
   return {
     hash(chunk)
-    for documents in training.values()
-    for document in documents
+    for document in itertools.chain(*training.values())
     for chunk in list_chunks(document.text)
   }
 
@@ -64,25 +64,18 @@ def find_module(name: str) -> str:
 def test_training_repeats_little_of_the_evaluation(
   domain, evaluation, training_chunks
 ):
-  # Training in one domain must not give away the evaluation of another, so
-  # each is held against the chunks of all.
-  chunks = set()
+  """Of a domain, and of each document: a share of all would hide a whole one.
+
+  Training in one domain must not give away the evaluation of another.
+  """
+  chunks, shared = set(), set()
   for document in evaluation[domain]:
-    chunks |= list_chunks(document.text)
-  shared = [chunk for chunk in chunks if hash(chunk) in training_chunks]
+    own = list_chunks(document.text)
+    found = {chunk for chunk in own if hash(chunk) in training_chunks}
+    assert len(found) <= max(3, 0.2 * len(own)), document.name
+    chunks |= own
+    shared |= found
   assert len(shared) < 0.05 * len(chunks), sorted(shared)[:20]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('domain', corpus.DOMAINS)
-def test_every_document_of_the_evaluation_has_little_in_training(
-  domain, evaluation, training_chunks
-):
-  # A share over the domain would hide one document that is there as a whole.
-  for document in evaluation[domain]:
-    chunks = list_chunks(document.text)
-    shared = [chunk for chunk in chunks if hash(chunk) in training_chunks]
-    assert len(shared) <= max(3, 0.2 * len(chunks)), document.name
 
 
 @pytest.mark.parametrize('domain', corpus.DOMAINS)
@@ -98,27 +91,15 @@ def test_documents_are_sorted_and_distinct(domain, evaluation, training):
 
 @pytest.mark.parametrize('domain', corpus.DOMAINS)
 def test_evaluation_has_enough_long_documents(domain, evaluation):
-  long = [
-    document for document in evaluation[domain] if len(document.text) >= 1500
-  ]
-  assert len(long) >= 24
+  assert sum(len(x.text) >= 1500 for x in evaluation[domain]) >= 24
 
 
-def test_held_out_modules_are_in_no_training_document(training):
-  for documents in training.values():
-    for document in documents:
-      if document.name.startswith(('topics/', 'tables/', 'compiled/')):
-        continue
+def test_held_out_modules_and_their_tests_are_in_no_training(training):
+  for document in itertools.chain(*training.values()):
+    if not document.name.startswith(('topics/', 'tables/', 'compiled/')):
       assert find_module(document.name) not in corpus.HELD_OUT_MODULES
-
-
-def test_tests_of_held_out_modules_are_not_in_training(training):
-  parts = {
-    part for document in training['code'] for part in document.name.split('.')
-  }
-  assert parts.isdisjoint(
-    f'test_{module}' for module in corpus.HELD_OUT_MODULES
-  )
+  parts = {part for x in training['code'] for part in x.name.split('.')}
+  assert parts.isdisjoint(f'test_{x}' for x in corpus.HELD_OUT_MODULES)
 
 
 def test_held_out_topics_are_only_in_the_evaluation(evaluation, training):
@@ -158,13 +139,9 @@ def test_evaluation_needs_no_test_package(evaluation):
 
 
 @pytest.mark.parametrize('domain', corpus.DOMAINS)
-def test_second_reading_gives_the_same(domain, evaluation):
+def test_second_reading_gives_the_same(domain, evaluation, training):
   assert corpus.evaluation_documents(domain) == evaluation[domain]
-
-
-def test_second_reading_of_training_gives_the_same(training):
-  # The code is only read, so the two that are generated are enough.
-  for domain in ('documentation', 'structured'):
+  if domain != 'code':  # Which is only read, and not generated.
     assert list(corpus.training_documents(domain)) == training[domain]
 
 
@@ -181,27 +158,26 @@ def test_structured_documents_follow_their_format(evaluation, training):
   for document in evaluation['structured'] + training['structured']:
     extension = document.name.rsplit('.', 1)[1]
     seen.add(extension)
-    check_format(extension, document)
+    kinds = kinds_of_lines(extension, document.text)
+    assert len(kinds) == 1, document.name
   assert seen == {'csv', 'json', 'jsonl', 'md', 'toml', 'txt'}
 
 
-def check_format(extension: str, document: corpus.Document) -> None:
-  text = document.text
+def kinds_of_lines(extension: str, text: str) -> set:
+  """Widths or keys of the records, which are all alike."""
   if extension == 'json':
     content = json.loads(text)
-    assert content['count'] == len(content['records'])
-  elif extension == 'jsonl':
-    keys = {tuple(json.loads(line)) for line in text.splitlines()}
-    assert len(keys) == 1
-  elif extension == 'csv':
-    widths = {len(row) for row in csv.reader(io.StringIO(text))}
-    assert len(widths) == 1, document.name
-  elif extension == 'toml':
-    assert tomllib.loads(text)['record']
-  elif extension == 'md':
+    return {content['count'], len(content['records'])}
+  if extension == 'jsonl':
+    return {tuple(json.loads(line)) for line in text.splitlines()}
+  if extension == 'csv':
+    return {len(row) for row in csv.reader(io.StringIO(text))}
+  if extension == 'toml':
+    return {len(tomllib.loads(text)['record']) > 0, True}
+  if extension == 'md':
     rows = text.split('\n')[2:-1]
-    widths = {len(re.findall(r'(?<!\\)\|', row)) for row in rows}
-    assert len(widths) == 1, document.name
+    return {len(re.findall(r'(?<!\\)\|', row)) for row in rows}
+  return {extension}
 
 
 # Some that copied held-out modules are among them; all take a while to read.
@@ -228,14 +204,12 @@ def test_packages_repeat_nothing_of_the_evaluation(
 ):
   held_out = {
     line
-    for documents in evaluation.values()
-    for document in documents
+    for document in itertools.chain(*evaluation.values())
     for line in packages.list_lines(document.text)
   }
-  for documents in read_from_packages.values():
-    for document in documents:
-      shared = packages.list_lines(document.text) & held_out
-      assert len(shared) < 3, document.name
+  for document in itertools.chain(*read_from_packages.values()):
+    shared = packages.list_lines(document.text) & held_out
+    assert len(shared) < 3, document.name
 
 
 def test_copies_of_held_out_modules_are_left_out(read_from_packages):
@@ -274,11 +248,14 @@ def test_missing_package_is_left_out_and_named(monkeypatch):
   assert all(name.startswith('packages/optax') for name in names)
 
 
-def test_packages_have_streams_of_their_own():
-  def stream(domain, name):
-    return data.stream_of(corpus.Document(domain, name, ''))
-
-  assert stream('code', 'bisect') == 'code'
-  assert stream('code', 'test.test_os') == 'tests'
-  assert stream('code', 'packages/numpy.linalg') == 'packages'
-  assert stream('documentation', 'packages/jax') == 'package_documentation'
+@pytest.mark.parametrize(
+  ('domain', 'name', 'stream'),
+  [
+    ('code', 'bisect', 'code'),
+    ('code', 'test.test_os', 'tests'),
+    ('code', 'packages/numpy.linalg', 'packages'),
+    ('documentation', 'packages/jax', 'package_documentation'),
+  ],
+)
+def test_packages_have_streams_of_their_own(domain, name, stream):
+  assert data.stream_of(corpus.Document(domain, name, '')) == stream

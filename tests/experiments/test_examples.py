@@ -1,5 +1,6 @@
 """Examples of one's own: what is read, held out, drawn and refused."""
 
+import itertools
 import json
 
 import numpy as np
@@ -9,7 +10,6 @@ from specjax import checkpoints, pair
 from specjax.bench.config import Prompts
 from specjax.errors import UserError
 from specjax.training import examples
-from specjax.training import examples as example_windows
 from specjax.training.examples import Example, Reader
 from specjax.training.recipes import Examples
 
@@ -22,8 +22,16 @@ TEMPLATE = (
 )
 
 
-def ids(text):
-  return TOKENIZER.encode(text)
+CHAT = {'chat': True, 'template_kwargs': {'chat_template': TEMPLATE}}
+
+
+def said(*texts, roles=('user', 'assistant')):
+  """A conversation of the roles in turn."""
+  turns = zip(itertools.cycle(roles), texts, strict=False)
+  return [{'role': role, 'content': text} for role, text in turns]
+
+
+SAID = [*said('Be brief.', roles=['system']), *said('One?', 'Two.')]
 
 
 def reader(path, records, answer='', evaluation='', **prompts):
@@ -40,59 +48,47 @@ def text_of(example):
   )
 
 
-def test_a_question_is_written_as_a_run_asks_it(tmp_path):
-  record = {'question': 'How many?', 'answer': 'Four.'}
-  (one,) = reader(tmp_path / 'a.jsonl', [record]).read()
-  assert text_of(one) == ('Q: How many?\nA:', ' Four.<|endoftext|>')
-  assert one.tokens[-1] == END
-
-
-@pytest.mark.parametrize('name', ['messages', 'conversations'])
-def test_each_answer_of_a_conversation_is_learned(tmp_path, name):
-  role, text = {
-    'messages': ('role', 'content'),
-    'conversations': ('from', 'value'),
-  }[name]
-  said = [('user', 'One?'), ('assistant', 'Two.'), ('user', 'Three?')]
-  said += [('assistant', 'Four.')]
-  record = {name: [{role: who, text: what} for who, what in said]}
+@pytest.mark.parametrize(
+  ('name', 'role', 'text'),
+  [('messages', 'role', 'content'), ('conversations', 'from', 'value')],
+)
+def test_each_answer_of_a_conversation_is_learned(tmp_path, name, role, text):
+  talk = said('One?', 'Two.', 'Three?', 'Four.')
+  record = {name: [{role: x['role'], text: x['content']} for x in talk]}
   first, second = reader(tmp_path / 'a.jsonl', [record]).read()
   assert text_of(first) == ('One?', ' Two.<|endoftext|>')
   assert text_of(second) == ('One? Two.\n\nThree?', ' Four.<|endoftext|>')
   assert first.key == second.key  # Both are on one side of the split.
 
 
-def test_a_template_is_put_around_conversations(tmp_path):
-  record = {
-    'messages': [
-      {'role': 'system', 'content': 'Be brief.'},
-      {'role': 'user', 'content': 'One?'},
-      {'role': 'assistant', 'content': 'Two.'},
-    ]
-  }
-  more = {'chat': True, 'template_kwargs': {'chat_template': TEMPLATE}}
+@pytest.mark.parametrize(
+  ('record', 'more', 'asked', 'learned'),
+  [
+    # As a run asks it.
+    ({'question': 'How many?', 'answer': '4.'}, {}, 'Q: How many?\nA:', ' 4.'),
+    # A template is put around conversations.
+    (
+      {'messages': SAID},
+      CHAT,
+      '[system]Be brief.[user]One?[assistant]',
+      'Two.',
+    ),
+    # All of a text is learned.
+    ({'text': 'def f():'}, {}, '', 'def f():'),
+    # Fields of one's own are named.
+    ({'a': 'One?', 'b': '2.'}, {'answer': 'b', 'field': 'a'}, 'One?', ' 2.'),
+  ],
+)
+def test_a_record_is_asked_and_learned(tmp_path, record, more, asked, learned):
   (one,) = reader(tmp_path / 'a.jsonl', [record], **more).read()
-  assert text_of(one) == (
-    '[system]Be brief.[user]One?[assistant]',
-    'Two.<|endoftext|>',
-  )
+  assert text_of(one) == (asked, f'{learned}<|endoftext|>')
+  assert one.tokens[-1] == END
 
 
 def test_written_answers_keep_their_tokens(tmp_path):
   record = {'prompt_ids': [5, 6], 'answer_ids': [7, 8], 'prompt': 'x'}
   (one,) = reader(tmp_path / 'a.jsonl', [record]).read()
   assert (one.tokens, one.begin) == ([5, 6, 7, 8], 2)
-
-
-def test_all_of_a_text_is_learned(tmp_path):
-  (one,) = reader(tmp_path / 'a.jsonl', [{'text': 'def f():'}]).read()
-  assert (one.tokens, one.begin) == ([*ids('def f():'), END], 0)
-
-
-def test_fields_of_ones_own_are_named(tmp_path):
-  record = {'ask': 'One?', 'say': 'Two.'}
-  made = reader(tmp_path / 'a.jsonl', [record], 'say', field='ask').read()
-  assert text_of(made[0]) == ('One?', ' Two.<|endoftext|>')
 
 
 def questions(count):
@@ -119,18 +115,18 @@ def test_the_share_that_is_held_out_is_that_of_hashes():
 
 def test_a_batch_counts_the_places_before_answers():
   one = Example('line 1', [3, 4, 5, 6, 7], 3, '')
-  tokens, counts = example_windows.draw([one], 1, 8, 0, 0)
+  tokens, counts = examples.draw([one], 1, 8, 0, 0)
   assert tokens.tolist() == [[3, 4, 5, 6, 7, 0, 0, 0]]
   assert counts.tolist() == [[0, 0, 1, 1, 0, 0, 0, 0]]
   text = Example('line 1', [3, 4, 5], 0, '')
-  assert example_windows.draw([text], 1, 4, 0, 0)[1].tolist() == [[1, 1, 0, 0]]
+  assert examples.draw([text], 1, 4, 0, 0)[1].tolist() == [[1, 1, 0, 0]]
 
 
 def test_a_window_of_a_long_example_has_some_of_its_answer():
   one = Example('line 1', list(range(1, 41)), 30, '')
   firsts = set()
   for number in range(50):
-    tokens, counts = example_windows.draw([one], 1, 8, 0, number)
+    tokens, counts = examples.draw([one], 1, 8, 0, number)
     judged = tokens[0][1:][counts[0][:-1] > 0]
     assert judged.size
     assert (judged > 30).all()
@@ -143,21 +139,17 @@ def test_a_window_of_a_long_example_has_some_of_its_answer():
 def test_every_example_is_seen_before_one_is_seen_again():
   made = [Example('', [i, i], 1, '') for i in range(1, 8)]
   seen = [
-    row[0]
-    for n in range(7)
-    for row in example_windows.draw(made, 3, 2, 0, n)[0]
+    row[0] for n in range(7) for row in examples.draw(made, 3, 2, 0, n)[0]
   ]
   for epoch in range(3):
     assert sorted(seen[7 * epoch : 7 * epoch + 7]) == list(range(1, 8))
   assert seen[:7] != seen[7:14]
-  assert seen[3:6] == [
-    row[0] for row in example_windows.draw(made, 3, 2, 0, 1)[0]
-  ]
+  assert seen[3:6] == [row[0] for row in examples.draw(made, 3, 2, 0, 1)[0]]
 
 
 def test_prompts_are_different_and_end_where_answers_begin():
   made = [Example('', [1, 2, 3, 4], 3, 'a'), Example('', [5, 6], 1, 'b')]
-  found = example_windows.prompts_of([*made, made[0]], 9, 2, 0)
+  found = examples.prompts_of([*made, made[0]], 9, 2, 0)
   assert sorted(found) == [[2, 3], [5]]
 
 
@@ -165,22 +157,14 @@ def test_prompts_are_different_and_end_where_answers_begin():
   ('record', 'message'),
   [
     ({'messages': []}, 'line 1 has no list of messages'),
-    ({'messages': [{'role': 'user', 'content': 'x'}]}, 'without an answer'),
+    ({'messages': said('x')}, 'without an answer'),
+    ({'messages': said('x', ' ')}, 'answer 1 of .* is empty'),
     (
-      {
-        'messages': [
-          {'role': 'user', 'content': 'x'},
-          {'role': 'assistant', 'content': ' '},
-        ]
-      },
-      'answer 1 of .* is empty',
-    ),
-    (
-      {'messages': [{'role': 'assistant', 'content': 'x'}]},
+      {'messages': said('x', roles=['assistant'])},
       'assistant speaks where it is the turn of user',
     ),
-    ({'messages': [{'role': 'tool', 'content': 'x'}]}, "message of 'tool'"),
-    ({'messages': [{'role': 'system', 'content': 'x'}]}, 'system prompt'),
+    ({'messages': said('x', roles=['tool'])}, "message of 'tool'"),
+    ({'messages': said('x', roles=['system'])}, 'system prompt'),
     ({'messages': ['x']}, 'message of None'),
     ({'question': 'x', 'answer': ' '}, "no answer in 'answer'"),
     ({'question': 'x'}, r'fields question.*examples\.answer'),
@@ -198,10 +182,8 @@ def test_what_cannot_be_learned_is_named(tmp_path, record, message):
 
 def test_examples_that_an_evaluation_asks_are_refused(tmp_path):
   asked = tmp_path / 'asked.jsonl'
-  asked.write_text(
-    '\n'.join(json.dumps({'question': f'What is {i}?', 'answer': ''})
-              for i in (50, 3))
-  )  # fmt: skip
+  records = [{'question': f'What is {i}?', 'answer': ''} for i in (50, 3)]
+  asked.write_text('\n'.join(map(json.dumps, records)))
   made = reader(tmp_path / 'a.jsonl', questions(9), evaluation=str(asked))
   with pytest.raises(UserError, match=r'line 4 asks what line 2 of.*asked'):
     examples.split(made)
@@ -209,15 +191,11 @@ def test_examples_that_an_evaluation_asks_are_refused(tmp_path):
   long = 'How many legs have nine spiders?'
   asked.write_text(json.dumps({'question': long, 'answer': ''}))
   for record in (
-    {'prompt_ids': ids(f'[user]{long} [assistant]'), 'answer_ids': [1]},
     {
-      'messages': [
-        {'role': 'user', 'content': 'Hello!'},
-        {'role': 'assistant', 'content': 'What?'},
-        {'role': 'user', 'content': long.replace(' ', '\n ')},
-        {'role': 'assistant', 'content': '72'},
-      ]
+      'prompt_ids': TOKENIZER.encode(f'[user]{long} [assistant]'),
+      'answer_ids': [1],
     },
+    {'messages': said('Hello!', 'What?', long.replace(' ', '\n '), '72')},
   ):
     made = reader(
       tmp_path / 'c.jsonl', [record, *questions(9)], evaluation=str(asked)

@@ -1,6 +1,7 @@
 """Where tokens came from, of steps written down by hand."""
 
 import numpy as np
+import pytest
 
 from specjax.bench import samples, trace
 from specjax.bench.trace import Other, Token
@@ -24,32 +25,30 @@ def step(tokens, parents, path, next_token, *, size=None, added=None):
   )  # fmt: skip
 
 
+FIRST, BONUS = Token(5, 'accepted', 0.1, []), Token(9, 'bonus', None, [])
+
+
+@pytest.mark.parametrize(
+  ('path', 'more', 'found'),
+  [
+    ([0, 1, 2], {}, [FIRST, Token(6, 'accepted', 0.2, []), BONUS]),
+    # A miss is a bonus, and nodes beyond the size are none.
+    ([0], {'size': 0}, [BONUS]),
+    ([0, 1], {'size': 1}, [FIRST, BONUS]),
+    # A step that is cut short has only what stayed.
+    ([0, 1, 2], {'added': 1}, [FIRST]),
+    ([0], {'added': 0}, []),
+  ],
+)
+def test_tokens_of_a_chain(path, more, found):
+  assert trace.tokens(step([5, 6], [0, 1], path, 9, **more)) == found
+
+
 def test_a_chain_that_is_rejected_names_what_was_rejected():
+  """8 was drafted behind 7, 7 behind 6."""
+  rejected = [Other([6, 7, 8], 0.2, 'rejected')]
   found = trace.tokens(step([5, 6, 7, 8], [0, 1, 2, 3], [0, 1], 9))
-  assert found == [
-    Token(5, 'accepted', 0.1, []),
-    # 8 was drafted behind 7, 7 behind 6.
-    Token(9, 'corrected', None, [Other([6, 7, 8], 0.2, 'rejected')]),
-  ]
-
-
-def test_a_whole_chain_ends_in_a_bonus():
-  found = trace.tokens(step([5, 6], [0, 1], [0, 1, 2], 9))
-  assert [t.origin for t in found] == ['accepted', 'accepted', 'bonus']
-  assert not found[-1].others
-
-
-def test_a_miss_is_a_bonus_and_nodes_beyond_the_size_are_none():
-  (only,) = trace.tokens(step([5, 6], [0, 1], [0], 9, size=0))
-  assert only == Token(9, 'bonus', None, [])
-  found = trace.tokens(step([5, 6], [0, 1], [0, 1], 9, size=1))
-  assert found[-1] == Token(9, 'bonus', None, [])
-
-
-def test_a_step_cut_short_has_only_what_stayed():
-  found = trace.tokens(step([5, 6], [0, 1], [0, 1, 2], 9, added=1))
-  assert found == [Token(5, 'accepted', 0.1, [])]
-  assert trace.tokens(step([5, 6], [0, 1], [0], 9, added=0)) == []
+  assert found == [FIRST, Token(9, 'corrected', None, rejected)]
 
 
 def test_siblings_in_a_tree_are_told_apart():
