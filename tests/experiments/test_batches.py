@@ -69,10 +69,6 @@ def run(**changes) -> list[dict]:
   ]
 
 
-def cells_of(table) -> list[dict]:
-  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
-
-
 def test_every_field_of_both_rows_is_known():
   """One run of two batch sizes gives the rows that two runs give."""
   machine = scripted_run.Machine()
@@ -144,10 +140,9 @@ def test_what_pays_follows_from_the_intervals(speeds, up_to, paying):
 
 
 def test_no_row_that_cannot_be_believed_decides():
-  rows = [*run(), row(8, 3, 9.0, impossible=['v is 0.4'])]
-  assert batches.up_to(verdicts.timed(rows)) == 4
-  lossy = [*run(), row(8, 3, 9.0, lossless=False)]
-  assert batches.up_to(verdicts.timed(lossy)) == 4
+  for changes in ({'impossible': ['v is 0.4']}, {'lossless': False}):
+    rows = [*run(), row(8, 3, 9.0, **changes)]
+    assert batches.up_to(verdicts.timed(rows)) == 4
 
 
 def test_the_headline_is_on_batches_where_there_are_several():
@@ -193,21 +188,14 @@ def test_a_draft_that_accepts_nothing_is_not_the_best():
 
 def test_tables_have_plain_decoding_beside_every_length():
   best, every = batches.tables(run())
-  first, *_, last = cells_of(best)
+  first, *_, last = made.by_name(best)
   assert first == {
-    'batch': '1',
-    'best': 'draft',
-    'gamma': '2',
-    'speed-up': '1.30 [1.20, 1.40]',
-    'tokens/s': '100 / 130',
-    'ms per token of a row': '10.00 / 7.69 [6.92, 8.46]',
-    'v': '1.40',
-    'a step': '1.60',
-    'tau': '1.90',
-    'verdict': 'wins',
-  }
+    'batch': '1', 'best': 'draft', 'gamma': '2', 'v': '1.40', 'a step': '1.60',
+    'speed-up': '1.30 [1.20, 1.40]', 'tokens/s': '100 / 130', 'tau': '1.90',
+    'ms per token of a row': '10.00 / 7.69 [6.92, 8.46]', 'verdict': 'wins',
+  }  # fmt: skip
   assert (last['batch'], last['verdict']) == ('8', 'loses')
-  lines = cells_of(every)
+  lines = made.by_name(every)
   assert [(x['batch'], x['gamma']) for x in lines[:4]] == [
     *(('1', '0'), ('1', '1'), ('1', '2'), ('2', '0'))
   ]
@@ -237,15 +225,12 @@ def test_the_other_tables_are_those_of_each_batch():
   assert 'Batch 2' not in brief
 
 
-def drawn(axes) -> list[list[list[float]]]:
-  return [line.get_xydata().tolist() for line in axes.lines]
-
-
 def test_the_figure_has_a_line_and_a_band_for_each_length():
   figure = plots.speedup_by_batch(run())
   (axes,) = figure.axes
+  drawn = [line.get_xydata().tolist() for line in axes.lines]
   for gamma, by_batch in SPEEDS.items():
-    assert [[b, s] for b, s in by_batch.items()] in drawn(axes), gamma
+    assert [[b, s] for b, s in by_batch.items()] in drawn, gamma
   assert len(axes.collections) == 2
   (path,) = axes.collections[0].get_paths()
   assert [1.0, pytest.approx(1.2)] in path.vertices.tolist()
@@ -290,13 +275,9 @@ def test_the_last_line_says_what_pays_where(tmp_path):
   few = batches.last_line([r | {'prompts': 4} for r in run()])
   assert [one['best'] for one in few] == [[]]
   assert [one['batch'] for one in line['pooled']] == [1, 2, 4, 8]
-  assert 'batches' not in program.last_line(_single(tmp_path))
-
-
-def _single(tmp_path) -> results.Folder:
-  folder = results.Folder(tmp_path / 'b', {})
-  folder.add(row(1, 1, 1.2))
-  return folder
+  single = results.Folder(tmp_path / 'b', {})
+  single.add(row(1, 1, 1.2))
+  assert 'batches' not in program.last_line(single)
 
 
 # Settings, plan and runner.

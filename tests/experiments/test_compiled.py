@@ -31,7 +31,7 @@ from specjax.models.sharding import Placement, plan_mesh
 from specjax.reports import compiled as report
 from specjax.stats import roofline
 from specjax.stats.roofline import Chip, Pass, Step
-from tests.support import models, processes, tiny
+from tests.support import models, processes, rows, tiny
 
 # A weight that is laid out anew, and a loop over steps: in it a product of that
 # weight, a fetch of another one, a sum over devices, and a walk.
@@ -152,9 +152,8 @@ def turns(module) -> dict[str, float]:
 def test_operations_are_read(module):
   assert module.entry == 'main'
   sizes = {name: len(ops) for name, ops in module.computations.items()}
-  assert sizes == {
-    **{'add': 3, 'walk_test': 3, 'walk': 5, 'test': 3, 'step': 13, 'main': 10}
-  }
+  in_loop = {'walk_test': 3, 'walk': 5, 'test': 3, 'step': 13}
+  assert sizes == {'add': 3, 'main': 10} | in_loop
   assert module.ops['loop_fusion.2']._replace(line='') == hlo.Op(
     name='loop_fusion.2',
     kind='fusion',
@@ -167,10 +166,8 @@ def test_operations_are_read(module):
   )
   loop = module.ops['while.4']
   assert set(loop.calls) == {'walk_test', 'walk'}
-  assert (loop.called('condition'), loop.called('body')) == (
-    'walk_test',
-    'walk',
-  )
+  called = loop.called('condition'), loop.called('body')
+  assert called == ('walk_test', 'walk')
   assert module.ops['tuple.4'].operands == ('i.4', 'all-reduce.4')
   assert module.ops['all-reduce.4'].bytes == 8 * 512 * 2
   assert module.home['dot.4'] == 'step'
@@ -242,13 +239,12 @@ def test_loops_turn_as_often_as_the_cache_in_use_wants(module, turns):
     return hlo.turns_of(one, lambda phase, layer: 0, 4)['w']
 
   known = ', backend_config={"known_trip_count":{"n":"7"}}'
-  assert turns_of('jit(loop)/while/body/judge/while', known) == 7
-  assert turns_of('jit(loop)/while/body/propose/while') == 3
-  assert turns_of('jit(loop)/while/body/judge/vmap()/while') == 31
+  body = 'jit(loop)/while/body'
+  assert turns_of(f'{body}/judge/while', known) == 7
+  assert turns_of(f'{body}/propose/while') == 3
+  assert turns_of(f'{body}/judge/vmap()/while') == 31
   assert turns_of('jit(loop)/while') == 1
-  assert (
-    turns_of('jit(loop)/while/body/score/layer0/attention/each3/while') == 3
-  )
+  assert turns_of(f'{body}/score/layer0/attention/each3/while') == 3
 
 
 def test_a_step_and_a_call_are_counted(module, turns):
@@ -534,14 +530,14 @@ def test_a_draft_is_split_where_it_would_read_more(
   assert made.placement.split_draft is split
 
 
-def test_sampling_is_refused_as_elsewhere(installed):
+@pytest.mark.parametrize(
+  ('name', 'value', 'says'),
+  [('regex', 'a+', '^sampling'), ('top_p', 2.0, '^sampling.*top_p')],
+)
+def test_sampling_is_refused_as_elsewhere(installed, name, value, says):
   x = Compiled()
-  x.sampling.regex = 'a+'
-  with pytest.raises(UserError, match=r'^sampling'):
-    estimate.plan(x)
-  x = Compiled()
-  x.sampling.top_p = 2.0
-  with pytest.raises(UserError, match=r'^sampling.*top_p'):
+  setattr(x.sampling, name, value)
+  with pytest.raises(UserError, match=says):
     estimate.plan(x)
 
 
@@ -613,23 +609,19 @@ def made_for(device: str, **changes) -> dict:
   }
 
 
-def cells(table: str) -> list[list[str]]:
-  lines = [line for line in table.splitlines() if line.startswith('|')]
-  return [[x.strip() for x in line[1:-1].split('|')] for line in lines]
-
-
 def test_tables():
   gpu, tpu = made_for('h100'), made_for('v6e')
-  head, _, line = cells(report.contents(gpu))
+  head, line = rows.cells(report.contents(gpu))
   assert head[1:5] == ['nodes', 'launches', 'graphs', 'waits']
   assert line[1:] == ['1,234'] * 4 + ['6 all-reduce', '2', '3', '4', '5']
-  assert cells(report.contents(tpu))[0][1:3] == ['kernels', 'cycles']
-  *_, line = cells(report.speeds(gpu))
+  assert rows.cells(report.contents(tpu))[0][1:3] == ['kernels', 'cycles']
+  *_, line = rows.cells(report.speeds(gpu))
   assert line == [
     *('chain', '6.00', '3.00', '2.00', '1.20', '0.200', '3.00', '1.50'),
     *('0.100', '2.14'),
   ]
-  *_, first, second = cells(report.largest('chain', gpu['programs']['chain']))
+  found = report.largest('chain', gpu['programs']['chain'])
+  *_, first, second = rows.cells(found)
   assert first == ['score', 'mlp/up', '1.50', '50%']
   assert second == ['-', '-', '0.10', '3%']
   page = report.summary(gpu)
@@ -656,7 +648,7 @@ def test_an_estimate_stands_beside_a_measurement():
   row = {'drafter': 'lm', 'gamma': 4, 'tau': 3.0}
   row |= {'v': 1.1, 'c': 0.05, 'speedup': 2.31}
   text = report.beside(made_for('h100'), row)
-  assert [line[1:] for line in cells(text)[2:]] == [
+  assert [line[1:] for line in rows.cells(text)[1:]] == [
     ['1.10', '0.050', '2.31'],
     ['1.20', '0.200', '1.50'],
     ['1.00', '0.100', '2.14'],
@@ -838,20 +830,20 @@ def test_uniform_passes_of_one_row_and_of_a_draft_have_the_same_products(
   assert (shared == products('plain')) is uniform
 
 
-def has(*compilers: str):
+def has(compiler: str):
   """Skips a test where a compiler is not installed."""
-  missing = [x for x in compilers if not importlib.util.find_spec(x)]
-  return pytest.mark.skipif(bool(missing), reason=f'no {missing}')
+  missing = not importlib.util.find_spec(compiler)
+  return pytest.mark.skipif(missing, reason=f'no {compiler}')
+
+
+TPU_AND_GPU = [
+  pytest.param('v6e', marks=has('libtpu')),
+  pytest.param('h100', marks=has('jax_cuda13_plugin')),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'device',
-  [
-    pytest.param('v6e', marks=has('libtpu')),
-    pytest.param('h100', marks=has('jax_cuda13_plugin')),
-  ],
-)
+@pytest.mark.parametrize('device', TPU_AND_GPU)
 def test_small_shapes_are_compiled(device, folder, tmp_path):
   flags = (
     *('compiled', f'--device={device}', '--programs=plain,chain,prefill'),
@@ -923,13 +915,7 @@ print(sum(n for both in (step, call) for (what, *_), n in both.items()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'device',
-  [
-    pytest.param('v6e', marks=has('libtpu')),
-    pytest.param('h100', marks=has('jax_cuda13_plugin')),
-  ],
-)
+@pytest.mark.parametrize('device', TPU_AND_GPU)
 def test_a_planted_copy_of_a_weight_is_seen(device):
   process = processes.start('-c', PLANTED, device)
   out, err = process.communicate(timeout=300)

@@ -9,6 +9,7 @@ import pytest
 from experiments import continuous_batching as study
 from specjax import reports
 from specjax.bench.config import Prompts
+from tests.support import rows as made
 from tests.support import tiny
 
 BY_LOAD = 'draft, by load'
@@ -29,9 +30,7 @@ def row(drafter, gamma, seconds, way='continuous', **changes):
 
 def cells(text, heading):
   """The lines of the table below a heading, as lists."""
-  part = text.partition(f'### {heading}\n')[2].partition('###')[0]
-  table = [line for line in part.splitlines() if line.startswith('|')]
-  return [[c.strip() for c in line.strip('|').split('|')] for line in table[2:]]
+  return made.cells(text.partition(f'### {heading}\n')[2])[1:]
 
 
 def test_lengths_by_load_are_compared_pass_by_pass():

@@ -20,13 +20,9 @@ def cell(speedup=1.5, width=0.1, **changes):
   return made.row(**(found | changes))
 
 
-def lines_of(table) -> list[dict]:
-  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
-
-
 def said(*rows) -> list[dict]:
   """Returns the lines of the headline's table."""
-  return lines_of(run_report.headline_of(list(rows)).places)
+  return made.by_name(run_report.headline_of(list(rows)).places)
 
 
 def best_of_places(*rows) -> list[dict]:
@@ -36,7 +32,7 @@ def best_of_places(*rows) -> list[dict]:
   """
   other = [row | {'domain': 'prose'} for row in rows]
   (table,) = run_report.by_domain([*rows, *other])
-  return [one for one in lines_of(table) if one['domain'] == 'code']
+  return [one for one in made.by_name(table) if one['domain'] == 'code']
 
 
 LOOKUP = {'drafter': 'lookup', 'draft': None, 'gamma': 4}
@@ -44,18 +40,13 @@ LOOKUP = {'drafter': 'lookup', 'draft': None, 'gamma': 4}
 
 def test_the_best_of_a_place_with_its_interval():
   rows = cell(1.2, **LOOKUP), cell(1.5), cell(1.3, drafter='large')
-  assert best_of_places(*rows) == [
-    {
-      'domain': 'code',
-      'temperature': '0',
-      'speculation': 'wins',
-      'best': 'small',
-      'gamma': '3',
-      'speed-up': '1.50 [1.40, 1.60]',
-      'lookup 4': '1.20 [1.10, 1.30]',
-      'without weights': 'lookup 4: 1.20 [1.10, 1.30]',
-    }
-  ]
+  (found,) = best_of_places(*rows)
+  assert found == {
+    'domain': 'code', 'temperature': '0', 'speculation': 'wins',
+    'best': 'small', 'gamma': '3', 'speed-up': '1.50 [1.40, 1.60]',
+    'lookup 4': '1.20 [1.10, 1.30]',
+    'without weights': 'lookup 4: 1.20 [1.10, 1.30]',
+  }  # fmt: skip
   (found,) = best_of_places(cell(draft='gpt'), cell(1.2, verifier='block'))
   assert (found['best'], found['rule']) == ('small (draft gpt)', 'token')
   assert found['without weights'] == '-'
@@ -65,7 +56,7 @@ def test_the_best_of_a_place_with_its_interval():
 def test_a_place_without_an_interval_names_no_best():
   rows = [cell(9.0, prompts=2), cell(1.3, domain='prose')]
   (table,) = run_report.by_domain(rows)
-  assert [line['domain'] for line in lines_of(table)] == ['prose']
+  assert [line['domain'] for line in made.by_name(table)] == ['prose']
   assert 'has too few prompts for an interval in 1' in table.note
   assert run_report.by_domain([cell(prompts=2), cell(prompts=2)]) == []
   assert run_report.best(rows[:1]) is None
@@ -244,11 +235,8 @@ def test_several_places_are_counted():
   (table,) = run_report.by_domain(rows)
   for words in ('pays in 1 of 3', 'undecided in 1', 'loses in 1', '1.50'):
     assert words in table.note
-  assert [line['speculation'] for line in lines_of(table)] == [
-    'wins',
-    'undecided',
-    'loses',
-  ]
+  found = [line['speculation'] for line in made.by_name(table)]
+  assert found == ['wins', 'undecided', 'loses']
 
 
 def test_the_verdict_comes_first_in_every_place():
@@ -265,12 +253,9 @@ def test_the_verdict_comes_first_in_every_place():
 
 
 def test_the_conditions_stand_once():
-  rows = [cell(1.5), cell(1.2, drafter='large', draft='a checkpoint')]
-  for row in rows:
-    row['baseline'] = {
-      'layout': 'blocked',
-      'seconds_per_step': {'whole': 2.0, 'blocked': 1.0},
-    }
+  seconds = {'whole': 2.0, 'blocked': 1.0}
+  own = {'baseline': {'layout': 'blocked', 'seconds_per_step': seconds}}
+  rows = [cell(1.5, **own), cell(1.2, drafter='large', draft='any', **own)]
   where = 'On a machine: batch 1, 8 prompts of each domain, 8 new tokens each'
   for text in (run_report.summary(rows), page.render(rows, [])):
     text = ' '.join(text.split())
@@ -280,19 +265,13 @@ def test_the_conditions_stand_once():
 
 def test_columns_of_a_cell():
   (table,) = run_report.cells([cell(draft='a checkpoint')])
-  assert dict(zip(table.head, table.lines[0], strict=True)) == {
-    'drafter': 'small',
-    'draft': 'a checkpoint',
-    'rule': 'token',
-    'gamma': '3',
-    'speed-up': '1.50 [1.40, 1.60]',
-    'predicted': '1.22',
-    'tau': '2.20 [1.90, 2.10]',
-    'alpha': '0.60 [0.40, 0.60]',
-    'c': '0.100',
-    'v': '1.50',
+  (found,) = made.by_name(table)
+  assert found == {
+    'drafter': 'small', 'draft': 'a checkpoint', 'rule': 'token', 'gamma': '3',
+    'speed-up': '1.50 [1.40, 1.60]', 'predicted': '1.22', 'c': '0.100',
+    'tau': '2.20 [1.90, 2.10]', 'alpha': '0.60 [0.40, 0.60]', 'v': '1.50',
     'tokens/s': '90',
-  }
+  }  # fmt: skip
   (table,) = run_report.positions([cell()])
   assert table.lines[0][-2:] == ['1.00', '0.50 0.25']
 
@@ -378,9 +357,10 @@ def test_a_number_stands_alone_where_its_units_are_too_few(
   assert intervals.shown(row, 'speedup') == speedup
 
 
-def test_a_row_without_an_interval_meets_nothing():
-  row = made.row(speedup=1.5, speedup_ci=[1.4, 1.6])
-  assert intervals.meets(row, 'speedup', 1.55, 2)
-  assert not intervals.meets(row, 'speedup', 1.65, 2)
-  alone = row | {'prompts': 2}
-  assert not intervals.meets(alone, 'speedup', 1.55, 2)
+@pytest.mark.parametrize(
+  ('prompts', 'low', 'meets'),
+  [(8, 1.55, True), (8, 1.65, False), (2, 1.55, False)],
+)
+def test_a_row_without_an_interval_meets_nothing(prompts, low, meets):
+  row = made.row(speedup=1.5, speedup_ci=[1.4, 1.6], prompts=prompts)
+  assert intervals.meets(row, 'speedup', low, 2) is meets

@@ -49,11 +49,10 @@ def test_without_rows_nothing_is_claimed():
       continue
     text = published.table_published(x, [])
     assert 'not run: ' in text
-    table = [line for line in text.splitlines() if line.startswith('|')]
-    places = [i for i, h in enumerate(_cells(table[0])) if h == 'ours']
+    head, *lines = made.cells(text)
+    places = [i for i, h in enumerate(head) if h == 'ours']
     assert len(places) == len(x.compared)
-    for line in table[2:]:
-      assert {_cells(line)[i] for i in places} == {'-'}
+    assert {line[i] for line in lines for i in places} == {'-'}
 
 
 def test_a_table_of_a_paper_is_chosen_behind_the_colon():
@@ -75,10 +74,6 @@ def test_the_page_of_papers_is_what_the_configs_give():
   assert pathlib.Path('results/papers.md').read_text() == published.page()
 
 
-def _cells(line):
-  return [cell.strip() for cell in line.strip('|').split('|')]
-
-
 def _table(**fields):
   return Published(
     name='x',
@@ -97,11 +92,7 @@ def test_our_numbers_stand_in_the_cells_of_the_paper():
   row = made.row(drafter='small', gamma=7, temperature=1, prompts=8)
   other = made.row(drafter='base', gamma=7, temperature=1, alpha=0.11)
   text = published.table_published(_table(), [row, other])
-  cold, warm = (
-    _cells(x)
-    for x in text.splitlines()
-    if x.startswith('| 0') or x.startswith('| 1')
-  )
+  cold, warm = (x for x in made.cells(text) if x[0] in ('0', '1'))
   assert cold == ['0', '0.75', '-', '3.4', '-']
   assert warm == ['1', '0.62', '0.50 [0.40, 0.60]', '2.6', '-']
   assert '0.11' not in text
@@ -111,7 +102,7 @@ def test_our_numbers_stand_in_the_cells_of_the_paper():
 def test_a_few_prompts_have_no_interval():
   row = made.row(drafter='small', gamma=7, temperature=1, prompts=2)
   text = published.table_published(_table(), [row])
-  (warm,) = (_cells(x) for x in text.splitlines() if x.startswith('| 1'))
+  (warm,) = (x for x in made.cells(text) if x[0] == '1')
   assert warm == ['1', '0.62', '0.50', '2.6', '-']
 
 

@@ -1,5 +1,7 @@
 """Runs, and rows of a results folder, made up for tests."""
 
+import re
+
 import numpy as np
 
 from specjax.bench.measure import Run
@@ -28,6 +30,18 @@ def around(value: float, count: int = 8, by: float = 0.02) -> list[float]:
   """Numbers of this mean, each a little off: prompts are not all alike."""
   away = [by, -by] * (count // 2) + [0.0] * (count % 2)
   return [value + x for x in away]
+
+
+def by_name(table) -> list[dict]:
+  """The lines of a table, whose cells have the names of their columns."""
+  return [dict(zip(table.head, line, strict=True)) for line in table.lines]
+
+
+def cells(text: str) -> list[list[str]]:
+  """Cells of the head and the lines of the first table in a Markdown text."""
+  table = re.search(r'(?:^\|.*\n?)+', text, re.MULTILINE)[0].splitlines()
+  lines = [line.strip('|').split('|') for line in (table[0], *table[2:])]
+  return [[cell.strip() for cell in line] for line in lines]
 
 
 def predicted(calls: dict, domains: dict | None = None) -> list[dict]:
