@@ -76,10 +76,8 @@ def test_types_that_are_not_asked_for_change_no_settings(folder):
   stored = json.loads((root / 'config.json').read_text())
   found = results.settings_of(parity_config.get_config())
   assert found['dtype'] == stored['dtype'] == 'float32'
-  assert (found['target'], found['draft']) == (
-    stored['target'],
-    stored['draft'],
-  )
+  for name in ('target', 'draft'):
+    assert found[name] == stored[name]
   x = tiny.experiment(folder)
   usual = results.settings_of(x)
   assert usual['target'] == {'path': str(folder / 'target')}
@@ -208,13 +206,10 @@ def peak(x, monkeypatch):
     gc.collect()  # Arrays of earlier tests would be freed in the run.
     before = device_memory.living()
     runner = Runner(plan(x))
-    planned, texts = runner.plan, runner.built.prompts.values()
-    held = memory.predict(
-      planned,
-      load.survey(planned).described,
-      max(len(t) for chosen in texts for t in chosen.texts),
-      max(len(chosen.texts) for chosen in texts),
-    )
+    described = load.survey(runner.plan).described
+    texts = [t for x in runner.built.prompts.values() for t in x.texts]
+    sizes = max(map(len, texts)), len(texts)  # Of one domain.
+    held = memory.predict(runner.plan, described, *sizes)
     runner.run()
   return held, max(one[0] for one in peaks.values()) - before
 
@@ -283,20 +278,23 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
     (rows[dtype],) = runner.folder.rows
   for dtype in precision.NARROW:
     assert rows[dtype]['dtype'] == dtype
-    for name in ('alpha', 'tau'):
-      (low, high), (least, most) = (
-        rows[d][f'{name}_ci'] for d in ('float32', dtype)
-      )
+    for name in ('alpha_ci', 'tau_ci'):
+      (low, high), (least, most) = (rows[d][name] for d in ('float32', dtype))
       assert low <= most
       assert least <= high
     # On other texts: narrow logits choose other tokens.
     assert abs(rows[dtype]['alpha'] - rows['float32']['alpha']) < 0.1
 
 
+def surveyed(folder, **changes):
+  """A plan, and the models that it needs."""
+  planned = plan(with_draft(folder, **changes))
+  return planned, load.survey(planned).described
+
+
 def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
-  x = with_draft(folder, prompts=Prompts(domains=('code',), count=9, length=16))
-  planned = plan(x)
-  described = load.survey(planned).described
+  prompts = Prompts(domains=('code',), count=9, length=16)
+  planned, described = surveyed(folder, prompts=prompts)
   held = memory.predict(planned, described, 16, 9)
   limit = held.total - held.cache // 2
   monkeypatch.setattr(memory, 'available', lambda count: limit)
@@ -313,8 +311,7 @@ def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
 
 
 def test_shorter_prompts_that_would_fit_are_named(folder, monkeypatch):
-  planned = plan(with_draft(folder, max_new_tokens=8))
-  described = load.survey(planned).described
+  planned, described = surveyed(folder, max_new_tokens=8)
   held = memory.predict(planned, described, 1000, 2, compiles=False)
   limit = held.total - held.cache // 2
   monkeypatch.setattr(memory, 'available', lambda count: limit)
@@ -328,8 +325,7 @@ def test_shorter_prompts_that_would_fit_are_named(folder, monkeypatch):
 
 
 def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
-  planned = plan(with_draft(folder))
-  described = load.survey(planned).described
+  planned, described = surveyed(folder)
   held = memory.predict(planned, described, 16, 2, compiles=False)
   assert held.activations is None
   monkeypatch.setattr(memory, 'available', lambda count: 10)

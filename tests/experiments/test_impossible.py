@@ -1,6 +1,5 @@
 """Numbers that cannot be, in rows made by hand; and those that can."""
 
-import json
 import pathlib
 import re
 
@@ -9,6 +8,7 @@ import pytest
 
 from specjax.stats import sanity_checks
 from tests.support import rows as made
+from tests.support.resumed import lines
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Eight prompts of 8 tokens each, two tokens a step: a plain step takes 1 s and
@@ -45,8 +45,7 @@ def test_committed_rows_can_be():
   """Of every run, prediction and explanation."""
   folders = ('quickstart', 'rules', 'explain', 'predict', 'drafters/timed')
   for folder in folders:
-    file = ROOT / 'results' / folder / 'rows.jsonl'
-    for row in map(json.loads, file.read_text().splitlines()):
+    for row in lines(ROOT / 'results' / folder / 'rows.jsonl'):
       assert sanity_checks.find(row) == []
 
 

@@ -25,6 +25,9 @@ _OPTIONS = (
 )
 
 
+NONE = {'taken': 0, 'compiled': 0}
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
   """The user's folder of caches; jax is as it was before, afterwards."""
@@ -41,7 +44,7 @@ def home(tmp_path, monkeypatch):
 @contextlib.contextmanager
 def counted():
   """The programs that jax takes from a folder meanwhile, and those it keeps."""
-  counts = {'taken': 0, 'compiled': 0}
+  counts = dict(NONE)
   names = {
     '/jax/compilation_cache/cache_hits': 'taken',
     '/jax/compilation_cache/cache_misses': 'compiled',
@@ -78,27 +81,22 @@ def test_the_second_start_takes_them_from_the_users_folder(home):
   assert start() == {'taken': 1, 'compiled': 0}
 
 
-def test_a_folder_can_be_named(home, tmp_path):
-  kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'own')))
-  assert start()['compiled'] == 1
-  assert programs(tmp_path / 'own')
+def test_a_folder_can_be_named_and_has_a_part_for_each_processor(
+  monkeypatch, home, tmp_path
+):
+  """Another one may lack instructions that programs have."""
+  for name in ('own', 'other'):
+    monkeypatch.setattr(kept_programs, 'processor', lambda name=name: name)
+    kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'a')))
+    assert start() == {'taken': 0, 'compiled': 1}
+    assert programs(tmp_path / 'a' / name)
   assert not home.exists()
-
-
-def test_another_processor_does_not_take_them(monkeypatch, home):
-  """It may lack instructions that they have."""
-  kept_programs.switch_on(Certificate())
-  assert start()['compiled'] == 1
-  monkeypatch.setattr(kept_programs, 'processor', lambda: 'other')
-  kept_programs.switch_on(Certificate(compilation_cache=str(home)))
-  assert start() == {'taken': 0, 'compiled': 1}
-  assert programs(home / 'other')
 
 
 @pytest.mark.parametrize('chosen', [kept_programs.OFF, ''])
 def test_they_are_not_kept_where_it_is_switched_off(home, chosen):
   kept_programs.switch_on(Certificate(compilation_cache=chosen))
-  assert start() == {'taken': 0, 'compiled': 0}
+  assert start() == NONE
   assert not home.exists()
 
 
@@ -118,7 +116,7 @@ def test_what_jax_was_told_stays(home, tmp_path):
   assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'told')
   jax.config.update('jax_enable_compilation_cache', False)
   kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'own')))
-  assert start() == {'taken': 0, 'compiled': 0}
+  assert start() == NONE
   assert not home.exists()
 
 
@@ -132,7 +130,11 @@ def test_where_nothing_can_be_written_a_line_says_so(
   assert line.startswith('compiled programs are not kept: ')
   assert str(tmp_path / 'file') in line
   assert 'compilation_cache' in line
-  assert start() == {'taken': 0, 'compiled': 0}
+  assert start() == NONE
+  with pytest.raises(UserError, match=r'compilation_cache: .* name a folder'):
+    kept_programs.switch_on(
+      Certificate(compilation_cache=str(tmp_path / 'file'))
+    )
 
 
 def test_a_user_without_a_home_leaves_no_folder_here(monkeypatch, capsys):
@@ -141,14 +143,6 @@ def test_a_user_without_a_home_leaves_no_folder_here(monkeypatch, capsys):
   kept_programs.switch_on(Certificate())
   assert 'below no home' in capsys.readouterr().err
   assert jax.config.jax_compilation_cache_dir is None
-
-
-def test_a_file_is_no_folder(tmp_path):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match=r'compilation_cache: .* name a folder'):
-    kept_programs.switch_on(
-      Certificate(compilation_cache=str(tmp_path / 'file'))
-    )
 
 
 def test_the_folder_is_bounded(home, monkeypatch):

@@ -13,7 +13,7 @@ from specjax.models import sharding
 from specjax.models.sharding import Placement
 from specjax.programs import generate
 from tests.experiments.test_run import CONFIG
-from tests.support import processes, tiny
+from tests.support import processes, resumed, tiny
 from tests.support.many_devices import SIZES
 
 CPU = {'JAX_PLATFORMS': 'cpu'}
@@ -49,18 +49,14 @@ def test_texts_are_those_of_one_device(found):
 
 
 @pytest.mark.slow
-def test_everything_lies_where_it_is_declared_to(found):
+def test_everything_lies_where_it_is_declared_to_and_takes_what_was_predicted(
+  found,
+):
   for x in meshes(found).values():
     assert x['placed']
     for part in x.keys() & {'target', 'draft'}:
-      assert x[part]['declared']
-
-
-@pytest.mark.slow
-def test_bytes_are_those_that_were_predicted(found):
-  for x in meshes(found).values():
-    for part in x.keys() & {'target', 'draft'}:
       sizes = x[part]
+      assert sizes['declared']
       assert sizes['parameters'] == sizes['predicted_parameters']
       assert sizes['cache'] == sizes['predicted_cache']
 
@@ -73,12 +69,11 @@ def test_what_is_split_takes_less(found):
     cache[name] for name in ('ngram 8x1 False', 'lm 2x4 True', 'lm 1x8 False')
   )
   assert (rows, heads) == (both, 8 * both)
-  drafts = {
-    n: x['draft']['parameters'][0]
-    for n, x in meshes(found).items()
-    if 'draft' in x
-  }
-  assert 3 * drafts['lm 2x4 True'] < drafts['lm 1x8 False']
+  split, whole = (
+    found[name]['draft']['parameters'][0]
+    for name in ('lm 2x4 True', 'lm 1x8 False')
+  )
+  assert 3 * split < whole
 
 
 @pytest.mark.slow
@@ -257,8 +252,7 @@ def test_two_processes_make_the_same_rows(folder, tmp_path):
     else:
       ended = processes.two(*command, **TWO)
     assert not any(done.returncode for done in ended), ended[0].stderr
-    lines = (tmp_path / name / 'rows.jsonl').read_text().splitlines()
-    rows.append([json.loads(line) for line in lines])
+    rows.append(resumed.lines(tmp_path / name / 'rows.jsonl'))
   for row, other in zip(*rows, strict=True):
     assert (row['mesh']['processes'], other['mesh']['processes']) == (1, 2)
     for name in ('tokens', 'histogram', 'target_calls', 'collectives'):
