@@ -46,14 +46,8 @@ def params_of(name):
 
 
 def values_of(rows, temperature=1.0, **stages):
-  return sampling.make(
-    len(rows),
-    temperature,
-    vocab_size=VOCAB,
-    eos=ENDS,
-    constraint=list(rows),
-    **stages,
-  )
+  given = {'vocab_size': VOCAB, 'eos': ENDS, 'constraint': list(rows)}
+  return sampling.make(len(rows), temperature, **given, **stages)
 
 
 def options(name, rows, indices, temperature=1.0):
@@ -72,13 +66,7 @@ def decode(name, rows=ROWS, indices=(0, 1, 2, 3), temperature=1.0):
   params = params_of(name)
   state = generate.start(params, **options(name, rows, indices, temperature))
   state = generate.generate(params, state, NEW, spec=SPECS[name])
-  texts = [
-    row[begin:end].tolist()
-    for row, begin, end in zip(
-      *map(np.asarray, (state.tokens, state.start, state.length)), strict=True
-    )
-  ]
-  return texts, state
+  return [*map(list, models.new_tokens(state))], state
 
 
 def masks(automaton, state, above):

@@ -25,22 +25,13 @@ def decode(form):
   target, draft = (
     variants.for_device(model, form) for model in (models.TARGET, models.DRAFT)
   )
-  weights = Params(
-    *(
-      devices.lay_weights(form, jax.tree.map(jnp.array, models.double(params)))
-      for params in (models.target_weights(), models.draft_weights())
-    )
+  weights = jax.tree.map(
+    jnp.array, models.double((models.target_weights(), models.draft_weights()))
   )
+  weights = Params(*(devices.lay_weights(form, x) for x in weights))
   spec = Spec(target, lm.make(draft, 3), verify.token)
-  state = generate.start(
-    weights,
-    PROMPTS,
-    spec=spec,
-    new_tokens=20,
-    key=generate.row_keys(0, range(2)),
-    values=sampling.make(2, 1.0),
-    slots=256,
-  )
+  values = sampling.make(2, 1.0)
+  state = models.run(spec, weights, PROMPTS, values, new_tokens=20, slots=256)
   state = generate.generate(weights, state, 3, spec=spec)
   state = generate.generate(weights, state, 20, spec=spec)
   return weights, state

@@ -153,7 +153,6 @@ def test_it_follows_a_change_of_acceptance_and_of_length():
 
 
 def test_what_a_chunk_takes_besides_is_shared_by_its_steps():
-  """It is worth as many steps more to those that tell more tokens."""
   seconds = {0: 1.0, 4: 4.0}
   free = Goodput(LOADED, (0, 4), table=table(seconds))
   dear = Goodput(LOADED, (0, 4), table=table(seconds, begin=8.0))
@@ -179,10 +178,8 @@ def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
   monkeypatch.setattr(goodput, 'time', ticks)
   monkeypatch.setattr(mixed_lengths, 'run', run)
   monkeypatch.setattr(mixed_lengths, 'read_again', read_again)
-  state = generate.start(
-    params(), [[1, 2]] * 2, spec=SPEC, new_tokens=20,
-    key=generate.row_keys(7, range(2)), values=sampling.make(2), slots=SLOTS,
-  )  # fmt: skip
+  two = [[1, 2]] * 2
+  state = models.run(SPEC, params(), two, sampling.make(2), slots=SLOTS)
   policy = Goodput(LOADED, LENGTHS)
   policy.warm_up(params(), state, spec=SPEC)
   made = policy.table
@@ -223,15 +220,18 @@ def test_choices_are_replayed():
 
 def opened(policy, rows=3, **changes):
   values = request_sampling.of(SPEC).values()
-  options = dict(
-    params=params(),
-    spec=SPEC,
-    values=values,
-    rows=rows,
-    slots=SLOTS,
-    policy=policy,
-  )
+  options = {'params': params(), 'spec': SPEC, 'values': values, 'rows': rows}
+  options |= {'slots': SLOTS, 'policy': policy}
   return pool.Pool(**options | changes)
+
+
+def texts_with(policy, count, temperature=0.0, **changes):
+  """Texts of so many requests that follow a policy."""
+  held = opened(policy, **changes)
+  for number in range(count):
+    held.submit(request(number, temperature))
+  texts = models.texts_of(held)
+  return [texts[n] for n in range(count)]
 
 
 def request(number, temperature=0.0):
@@ -247,11 +247,10 @@ def request(number, temperature=0.0):
 def plain(number):
   spec = Spec(TARGET, alone.make(), verify.token, (10,))
   asked = request(number)
-  state = generate.start(
-    params(), [asked.prompt], spec=spec, new_tokens=asked.new_tokens,
-    key=asked.key, values=asked.values, slots=SLOTS,
+  state = models.decoded(
+    spec, params(), [asked.prompt], asked.values, indices=[number], seed=7,
+    new_tokens=asked.new_tokens, slots=SLOTS,
   )  # fmt: skip
-  state = generate.generate(params(), state, 99, spec=spec)
   return [*models.new_tokens(state)[0]]
 
 
@@ -279,11 +278,8 @@ def test_each_length_has_its_layout_of_weights():
   ways = in_layouts()
   policy = Goodput(LOADED, LENGTHS, replay=SWITCHING, ways=ways)
   spec, weights = ways[4]
-  held = opened(policy, spec=spec, params=weights)
-  for number in range(6):
-    held.submit(request(number))
-  texts = models.texts_of(held)
-  assert [texts[n] for n in range(6)] == [plain(n) for n in range(6)]
+  texts = texts_with(policy, 6, spec=spec, params=weights)
+  assert texts == [plain(n) for n in range(6)]
   assert {*policy.choices} == {*LENGTHS}
   assert {*policy.table.seconds} == {*LENGTHS}
 
@@ -297,10 +293,7 @@ def test_a_run_is_replayed_bit_for_bit(monkeypatch):
 
   def run(**more):
     policy = Goodput(LOADED, LENGTHS, table=table(LARGE), **more)
-    held = opened(policy)
-    for number in range(6):
-      held.submit(request(number, 1.0))
-    return models.texts_of(held), policy.choices
+    return texts_with(policy, 6, 1.0), policy.choices
 
   texts, choices = run()
   again, same = run(replay=choices)
@@ -309,12 +302,9 @@ def test_a_run_is_replayed_bit_for_bit(monkeypatch):
 
 
 def three_rows():
-  return generate.start(
-    params(), [request(n).prompt for n in range(3)], spec=SPEC, new_tokens=40,
-    key=generate.row_keys(7, range(3)),
-    values=sampling.make(3, 0.0, eos=(10,), vocab_size=models.VOCAB),
-    slots=SLOTS,
-  )  # fmt: skip
+  values = sampling.make(3, 0.0, eos=(10,), vocab_size=models.VOCAB)
+  prompts = [request(n).prompt for n in range(3)]
+  return models.run(SPEC, params(), prompts, values, seed=7, slots=SLOTS)
 
 
 @pytest.mark.slow
@@ -383,17 +373,13 @@ def test_nothing_is_compiled_after_the_warm_up():
   held.warm_up()
   assert policy.table.seconds.keys() == {0, 4}
   assert all(s > 0 for v in policy.table.seconds.values() for s in v)
-  programs = (
-    mixed_lengths.run._cache_size(),
-    mixed_lengths.read_again._cache_size(),
-  )
+  used = mixed_lengths.run, mixed_lengths.read_again
+  programs = [program._cache_size() for program in used]
   for number in range(5):
     held.submit(request(number))
   models.texts_of(held)
   assert {*policy.choices} == {0, 4}
-  assert programs == (
-    mixed_lengths.run._cache_size(), mixed_lengths.read_again._cache_size()
-  )  # fmt: skip
+  assert programs == [program._cache_size() for program in used]
 
 
 @pytest.mark.slow
@@ -417,16 +403,13 @@ def test_continuous_decoding_follows_it_with_lookup():
   policy = Goodput(loaded, LENGTHS, table=FREE, replay=SWITCHING)
   asked = [request(n) for n in range(5)]
   made = continuous.decode(
-    params(),
-    [a.prompt for a in asked],
+    params(), [a.prompt for a in asked],
     spec=Spec(TARGET, loaded.make(4), verify.token, (10,)),
     new_tokens=[a.new_tokens for a in asked],
     key=generate.row_keys(7, range(5)),
     values=sampling.make(5, 0.0, eos=(10,), vocab_size=models.VOCAB),
-    rows=2,
-    policy=policy,
-    slots=SLOTS,
-  )
+    rows=2, policy=policy, slots=SLOTS,
+  )  # fmt: skip
   texts = {one.prompt: one.tokens for one in made}
   assert [texts[n] for n in range(5)] == [plain(n) for n in range(5)]
 
@@ -441,14 +424,8 @@ def test_heads_draft_by_load_too():
   )
   spec = Spec(TARGET, drafters[3], verify.token, (10,))
   weights = Params(params().target, models.DRAFTERS['eagle 1'][1]())
-  held = pool.Pool(
-    weights, spec=spec, values=request_sampling.of(spec).values(), rows=2,
-    slots=SLOTS, policy=policy,
-  )  # fmt: skip
-  for number in range(4):
-    held.submit(request(number))
-  texts = models.texts_of(held)
-  assert [texts[n] for n in range(4)] == [plain(n) for n in range(4)]
+  texts = texts_with(policy, 4, spec=spec, params=weights, rows=2)
+  assert texts == [plain(n) for n in range(4)]
 
 
 # The law of sampled texts.
@@ -464,11 +441,8 @@ def frequencies(seed, lengths=(1, 0, 2, 4, 1, 2)):
   """
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=list(lengths) * 9)
   rows = 2 * _TEXTS
-  state = generate.start(
-    params(), [[1, 2]] * rows, spec=NO_END, new_tokens=3,
-    key=generate.row_keys(seed, range(rows)),
-    values=sampling.make(rows, np.tile([1.0, 0.0], _TEXTS)),
-  )  # fmt: skip
+  values, prompts = sampling.make(rows, [1.0, 0.0] * _TEXTS), [[1, 2]] * rows
+  state = models.run(NO_END, params(), prompts, values, seed=seed, new_tokens=3)
   for _ in range(3):
     state = policy.advance(params(), state, np.int32(1), spec=NO_END)
   assert policy.choices == list(lengths[:3])

@@ -62,15 +62,7 @@ def least_cut(p, chances):
 @LAWS
 @pytest.mark.parametrize(
   ('vocab', 'n', 'spread'),
-  [
-    (2, 2, 1),
-    (3, 3, 6),
-    (4, 2, 12),
-    (5, 3, 3),
-    (6, 4, 1),
-    (8, 2, 2),
-    (8, 3, 4),
-  ],
+  [(2, 2, 1), (3, 3, 6), (4, 2, 12), (5, 3, 3), (6, 4, 1), (8, 3, 4)],
 )
 def test_the_formula_is_the_program_and_the_enumeration(
   vocab, n, spread, replacement

@@ -68,12 +68,8 @@ def test_the_heuristic_schedule():
   for drafted, accepted, following in SCHEDULE:
     memory = policy.learn(memory, drafted, accepted)
     assert memory == following
-  assert [asks(policy, memory, n, 0.0, 0.0) for n in (1, 2, 3, 4)] == [
-    True,
-    True,
-    False,
-    False,
-  ]
+  goes_on = [asks(policy, memory, n, 0.0, 0.0) for n in (1, 2, 3, 4)]
+  assert goes_on == [True, True, False, False]
 
 
 # threshold, and the most entropy at which sqrt(0.15 H) is no more
@@ -232,35 +228,27 @@ def drafted(policy, steps, **stages):
   return sizes
 
 
-@pytest.mark.parametrize(
-  ('threshold', 'size'),
-  # The token that was unlikely is the last one, and stays.
-  [(0.7, 2), (0.45, 5)],
-)
-def test_a_chain_stops_at_its_confidence(threshold, size):
-  assert drafted(policies.confidence(threshold), [0]) == [size]
-
-
 # The chain's entropies are 0.822, 1.317, 1.498, 0.486 and 1.737: of 0.8, say,
 # 0.8 ln(1 / 0.8) + 5 x 0.04 ln(1 / 0.04).
 @pytest.mark.parametrize(
-  ('policy', 'size'),
+  ('policy', 'accepted', 'sizes'),
   [
+    # The token that was unlikely is the last one, and stays.
+    (policies.confidence(0.7), [0], [2]),
+    (policies.confidence(0.45), [0], [5]),
     # sqrt(0.15 H) is 0.351, 0.444 and 0.474.
-    (policies.entropy(0.46), 3),
+    (policies.entropy(0.46), [0], [3]),
     # 1 - sqrt(0.2 H) is 0.594 and 0.487.
-    (policies.adaedl(0.55), 2),
+    (policies.adaedl(0.55), [0], [2]),
     # A half each, and more for every token before it: 0.5, 0.365, 0.322.
-    (policies.learned(0, 0, 0, 1, 0.65), 3),
+    (policies.learned(0, 0, 0, 1, 0.65), [0], [3]),
+    (policies.bandit(0.25, 0.25, 1, 3), [1, 0, 0, 2, 0], [1, 3, 1, 3, 1]),
+    # 5 is K: there the memory goes on to 6.
+    (policies.heuristic(2), [2, 4, 0, 0, 0, 1, 0], [2, 4, 5, 5, 4, 3, 2]),
   ],
 )
-def test_a_chain_stops_at_what_it_reads(policy, size):
-  assert drafted(policy, [0]) == [size]
-
-
-def test_a_chain_of_a_bandit():
-  found = drafted(policies.bandit(0.25, 0.25, 1, 3), [1, 0, 0, 2, 0])
-  assert found == [1, 3, 1, 3, 1]
+def test_a_chain_stops_where_its_policy_says(policy, accepted, sizes):
+  assert drafted(policy, accepted) == sizes
 
 
 def test_a_confidence_comes_after_the_bias():
@@ -270,12 +258,6 @@ def test_a_confidence_comes_after_the_bias():
     policies.confidence(0.55), [0], vocab_size=VOCAB, logit_bias=bias
   )
   assert found == [1]
-
-
-def test_a_chain_of_the_heuristic_schedule():
-  # 5 is K: there the memory goes on to 6.
-  found = drafted(policies.heuristic(2), [2, 4, 0, 0, 0, 1, 0])
-  assert found == [2, 4, 5, 5, 4, 3, 2]
 
 
 def test_a_chain_of_expected_gains():

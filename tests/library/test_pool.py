@@ -247,12 +247,8 @@ def test_a_hundred_requests_compile_nothing(caplog):
   held = opened(group=2)
   held.warm_up()
   programs = (
-    generate._prefill,
-    generate._begin,
-    generate.loop,
-    pool.place,
-    pool.empty,
-  )
+    generate._prefill, generate._begin, generate.loop, pool.place, pool.empty
+  )  # fmt: skip
   before = [program._cache_size() for program in programs]
   request(0)  # What the host makes of values compiles, too.
   told = {}
@@ -322,15 +318,9 @@ def test_a_prompt_is_read_alike_into_few_slots_and_many():
     for row, prompt in zip(tokens, prompts, strict=True):
       row[: len(prompt)] = prompt
     lengths = jnp.array([33, 7])
-    return generate._prefill(
-      models.double(models.target_weights()),
-      jnp.asarray(tokens),
-      lengths,
-      None,
-      target=models.TARGET,
-      taps=(0, 1),
-      read_slots=slots,
-    )
+    given = models.double(models.target_weights()), jnp.asarray(tokens)
+    sizes = {'target': models.TARGET, 'taps': (0, 1), 'read_slots': slots}
+    return generate._prefill(*given, lengths, None, **sizes)
 
   (cache, features), (other, expected) = read(32), read(None)
   np.testing.assert_allclose(features, expected, atol=1e-12)
@@ -359,14 +349,8 @@ def test_a_draft_reads_no_more_than_the_prompt_is_read_into(name, read):
     return spec.drafter.init(params, ctx, hidden)
 
   own = dataclasses.replace(spec, drafter=spec.drafter._replace(init=init))
-  models.run(
-    own,
-    models.params_of(name),
-    [[1, 2, 3]],
-    sampling.make(1),
-    slots=256,
-    read_slots=32,
-  )
+  given = own, models.params_of(name), [[1, 2, 3]], sampling.make(1)
+  models.run(*given, slots=256, read_slots=32)
   assert seen[-1] == (read, read)
 
 

@@ -84,16 +84,11 @@ def test_a_text_is_that_of_its_key_alone(drafts):
   params = Params(target.params, draft.params if drafts else None)
   for sample, bits in enumerate(rollouts._bits(rollouts._root((5, 2)), 1, 3)):
     state = generate.start(
-      params,
-      PROMPTS[1:2],
-      spec=spec,
-      new_tokens=np.array([NEW]),
+      params, PROMPTS[1:2], spec=spec, new_tokens=np.array([NEW]),
       key=jax.random.wrap_key_data(bits, impl='threefry2x32'),
-      values=sampling.make(1, vocab_size=models.VOCAB, **STAGES),
-      slots=128,
-      read_slots=32,
-      recording=Recording(logprobs=0, sampled=True),
-    )
+      values=sampling.make(1, vocab_size=models.VOCAB, **STAGES), slots=128,
+      read_slots=32, recording=Recording(logprobs=0, sampled=True),
+    )  # fmt: skip
     end = generate.StopWhen(99, 1)
     (row,) = token_records.read(
       generate.generate(params, state, end, spec=spec)
@@ -132,21 +127,13 @@ def test_weights_of_a_hundred_updates_compile_nothing(caplog):
     for update in range(100):
       weights = scaled(target.params, 1 + update / 100)
       own = scaled(draft.params, 1 - update / 200)
-      last = rolled(
-        PROMPTS[update % 4 :][:1],
-        (0, update),
-        target_params=weights,
-        draft_params=own,
-      )
+      given = {'target_params': weights, 'draft_params': own}
+      last = rolled(PROMPTS[update % 4 :][:1], (0, update), **given)
   assert generate.count_programs() == programs
   assert 'Compiling' not in caplog.text
-  new = made(
-    target=dataclasses.replace(target, params=weights),
-    draft=dataclasses.replace(draft, params=own),
-    samples=2,
-    new_tokens=3,
-    rows=1,
-  )
+  target = dataclasses.replace(target, params=weights)
+  draft = dataclasses.replace(draft, params=own)
+  new = made(target=target, draft=draft, samples=2, new_tokens=3, rows=1)
   for mine, other in zip(
     arrays(last), arrays(new(PROMPTS[3:], (0, 99))), strict=True
   ):

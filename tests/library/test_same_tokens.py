@@ -65,21 +65,10 @@ def words(texts):
   return ' '.join(''.join(LETTERS[x] for x in text) for text in texts)
 
 
-def given(name):
-  return {
-    'spec': SPECS[name],
-    'new_tokens': NEW,
-    'key': generate.row_keys(SEED, range(5)),
-    'values': sampling.make(5, TEMPERATURES),
-    'slots': 128,
-  }
-
-
 def by_generate(name):
-  state = generate.start(params(), PROMPTS, **given(name))
-  state = generate.generate(params(), state, 99, spec=SPECS[name])
-  rows = zip(state.tokens, state.start, state.length, strict=True)
-  return [row[a:b].tolist() for row, a, b in rows]
+  given = SPECS[name], params(), PROMPTS, sampling.make(5, TEMPERATURES)
+  state = models.decoded(*given, new_tokens=NEW, seed=SEED, slots=128)
+  return models.new_tokens(state)
 
 
 def by_pool(name, **options):
