@@ -15,20 +15,14 @@ first four; the last draft sees all and is always accepted. No time is taken, so
 the machine may do other things; some minutes on two cores.
 """
 
-from specjax.bench.config import (
-  Candidate,
-  Checkpoint,
-  Experiment,
-  Prompts,
-  Size,
-)
+from specjax.bench import config
 from specjax.training.recipes import Optimization, Recipe
 
 WINDOWS = (64, 128, 256, 512, 1024)
 SINKS = (0, 4)
 
 
-def get_config(part: str = '') -> Experiment | Recipe:
+def get_config(part: str = '') -> config.Experiment | Recipe:
   return target() if part == 'target' else windows()
 
 
@@ -36,7 +30,7 @@ def target() -> Recipe:
   return Recipe(
     folder='runs/long_target',
     vocab_size=2048,
-    target=Size(
+    target=config.Size(
       width=192,
       num_layers=2,
       num_heads=4,
@@ -56,21 +50,21 @@ def target() -> Recipe:
   )
 
 
-def windows() -> Experiment:
+def windows() -> config.Experiment:
   candidates = {
-    f'window {window}{f" + {sinks}" if sinks else ""}': Candidate(
+    f'window {window}{f" + {sinks}" if sinks else ""}': config.Candidate(
       'windowed', 2, options={'window': window, 'sinks': sinks}
     )
     for window in WINDOWS
     for sinks in SINKS
   }
   whole = {'window': 4096, 'sinks': 0}
-  candidates['all'] = Candidate('windowed', 2, options=whole)
-  return Experiment(
+  candidates['all'] = config.Candidate('windowed', 2, options=whole)
+  return config.Experiment(
     name='long_windows',
-    target=Checkpoint('runs/long_target/pair/target'),
+    target=config.Checkpoint('runs/long_target/pair/target'),
     candidates=candidates,
-    prompts=Prompts(count=12, length=3200),
+    prompts=config.Prompts(count=12, length=3200),
     temperatures=(1.0,),
     verifiers=('token',),
     max_new_tokens=64,

@@ -37,22 +37,13 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from experiments import peers
-from experiments.peers import (
-  FEW_BITS,
-  LM,
-  Decoded,
-  Decoder,
-  LlamaCpp,
-  Transformers,
-)
 from experiments.step_timing import read_bandwidth
 from specjax import pair, prompts, sampling
-from specjax.bench import load, measure, results
+from specjax.bench import load, measure, results, study
 from specjax.bench.checks import need_one_turn
 from specjax.bench.config import Candidate, Checkpoint, Experiment
 from specjax.bench.memory import bytes_per_token
@@ -129,8 +120,8 @@ def prepare(x: Experiment) -> Plan:
     f'{", ".join(planned.rules)}',
   )
   need(
-    any(one.load == LM for one in planned.drafters.values()),
-    f'candidates: at least one must load {LM}',
+    any(one.load == peers.LM for one in planned.drafters.values()),
+    f'candidates: at least one must load {peers.LM}',
   )
   need(
     not load.has_encoder(load.describe('target.path', x.target.path)),
@@ -140,7 +131,7 @@ def prepare(x: Experiment) -> Plan:
   return planned
 
 
-def ours(plan: Plan, built: Loaded) -> list[Decoder]:
+def ours(plan: Plan, built: Loaded) -> list[peers.Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
   slots, _ = built.slots
 
@@ -163,17 +154,17 @@ def ours(plan: Plan, built: Loaded) -> list[Decoder]:
       return run.texts[0], run.seconds
 
     draft, gamma = (method.drafter, method.gamma) if method else (None, None)
-    return Decoder(family, draft, gamma, call)
+    return peers.Decoder(family, draft, gamma, call)
 
   decoders = [make(PLAIN, built.base, None)]
   for method in built.methods:
-    lm = plan.drafters[method.drafter].load in (LM, FEW_BITS)
+    lm = plan.drafters[method.drafter].load in (peers.LM, peers.FEW_BITS)
     family = DRAFT if lm else f'specjax {method.drafter}'
     decoders.append(make(family, method.way, method))
   return decoders
 
 
-def _named(decoder: Decoder) -> dict:
+def _named(decoder: peers.Decoder) -> dict:
   """Returns the fields that identify a method in a row."""
   return {
     'method': decoder.family,
@@ -187,16 +178,16 @@ class Comparison:
 
   def __init__(self, plan: Plan, binaries: str = ''):
     self.plan = plan
-    self.peer: Transformers | LlamaCpp
+    self.peer: peers.Transformers | peers.LlamaCpp
     if binaries:
-      self.peer = LlamaCpp(plan, binaries)
+      self.peer = peers.LlamaCpp(plan, binaries)
     pilot = 1 if plan.quick else _PILOT
     count = plan.prompts.count + pilot
     more = dataclasses.replace(plan.prompts, count=count)
     several = dataclasses.replace(plan, prompts=more)
     self.built = load.load_experiment(several).race()
     if not binaries:
-      self.peer = Transformers(plan, self.built.target.dtype)
+      self.peer = peers.Transformers(plan, self.built.target.dtype)
     chosen = [
       (m.drafter, plan.drafters[m.drafter], m.gamma, m.draft_dtype)
       for m in self.built.methods
@@ -216,8 +207,8 @@ class Comparison:
       'baseline': self.built.baseline.fields(),
       'peer': self.peer.conditions(),
     }
-    self.runs: dict[tuple[str, float], list[Decoded]] = {}
-    self.chosen: dict[str, Decoder] = {}
+    self.runs: dict[tuple[str, float], list[peers.Decoded]] = {}
+    self.chosen: dict[str, peers.Decoder] = {}
     self.pilot_seconds: list[dict] = []
 
   def choose(self) -> None:
@@ -288,7 +279,7 @@ class Comparison:
       'greedy_largest_gap': max((gap.logits for gap in gaps), default=0.0),
     }
 
-  def _before_end(self, *runs: Decoded) -> Iterator[list[int]]:
+  def _before_end(self, *runs: peers.Decoded) -> Iterator[list[int]]:
     """Yields the tokens before the first that would end a text of a peer's.
 
     Transformers goes on behind it as we do.
@@ -459,23 +450,16 @@ _COLUMNS: Columns = (
 )
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  return {
-    'method': str,
-    'draft': str | None,
-    'gamma': int | None,
-    'domain': str,
-    'temperature': float,
-    'prompts': int,
-    'tokens_per_second': float,
-    'decoding_tokens_per_second': float | None,
-    'speedup': float,
-    'speedup_ci': tuple[float, ...] | None,
-    'greedy_identical?': int | None,
-    'device?': str,
-    'peer?': dict[str, Any],
-  }
+fields = study.alike(
+  text='method domain device?',
+  maybe_text='draft',
+  count='prompts',
+  maybe_count='gamma greedy_identical?',
+  number='temperature tokens_per_second speedup',
+  maybe='decoding_tokens_per_second',
+  ends='speedup_ci',
+  table='peer?',
+)
 
 
 def _by_place(rows: list[dict]) -> dict[str, list[dict]]:

@@ -19,20 +19,12 @@ import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 
-from experiments.papers import findings
-from experiments.papers.claims import (
-  ACCEPTANCE,
-  CLAIMS,
-  PLACE,
-  apart,
-  matched,
-  over_equation_one,
-)
+from experiments.papers import claims, findings
 from specjax import reports
 from specjax.bench import costs, results, study
 from specjax.bench.plan import portable
@@ -56,7 +48,7 @@ _LONG = {
   'predicted speed-up': 2,
 }
 _RESAMPLES = 1000
-_DRAWN_FROM = (ACCEPTANCE, 'embedded/drafters', 'explain', 'predict')
+_DRAWN_FROM = (claims.ACCEPTANCE, 'embedded/drafters', 'explain', 'predict')
 _NOTE = """
 How often a 95% interval held the truth, in percent, and the same of the
 percentile bootstrap (in brackets). Prompts, or turns, are drawn anew from those
@@ -117,7 +109,7 @@ def _each(
 
 
 def _some(rows: Rows) -> list[dict]:
-  token = pick(rows[ACCEPTANCE], verifier='token')
+  token = pick(rows[claims.ACCEPTANCE], verifier='token')
   return [r for r in token if r['drafter'] in _DRAFTERS]
 
 
@@ -130,7 +122,9 @@ def _single(rows: Rows, *without: str, gamma: int = 1) -> Iterator[tuple[dict]]:
 
 def _pairs(rows: Rows) -> Iterator[tuple[dict, dict]]:
   some = _some(rows)
-  for place, (base,) in matched(some, PLACE, [{'drafter': 'draft-128'}]):
+  for place, (base,) in claims.matched(
+    some, claims.PLACE, [{'drafter': 'draft-128'}]
+  ):
     yield from ((base, r) for r in pick(some, **place) if r is not base)
 
 
@@ -142,7 +136,7 @@ def _domains(rows: Rows) -> Iterator[list[dict]]:
   """Rows whose prompts are not the same."""
   fixed = ('drafter', 'temperature')
   compared = [{'domain': 'documentation'}, {'domain': 'structured'}]
-  return (pair for _, pair in matched(_some(rows), fixed, compared))
+  return (pair for _, pair in claims.matched(_some(rows), fixed, compared))
 
 
 def _turns(times: dict[str, list[float]], count: int = 2001) -> dict:
@@ -285,10 +279,10 @@ def _pooled(rows: Rows) -> Iterator[Case]:
   for spread in (0.0, 1.0):
     for name, folder in (
       ('by_temperature', 'embedded/drafters'),
-      ('distilled', ACCEPTANCE),
-      ('over_eagle1', ACCEPTANCE),
+      ('distilled', claims.ACCEPTANCE),
+      ('over_eagle1', claims.ACCEPTANCE),
     ):
-      claim, own = CLAIMS[name], rows[folder]
+      claim, own = claims.CLAIMS[name], rows[folder]
       truth = [one.estimate.value for one in claim({folder: own})]
       width = spread * float(np.std(truth))
 
@@ -340,10 +334,10 @@ KINDS: dict[str, Kind] = {
     _pairs, lambda a, b: difference(a, b, ALPHA)
   ),
   'difference of tau, other prompts': _each(
-    _domains, lambda a, b: apart(a, b, TAU), paired=False
+    _domains, lambda a, b: claims.apart(a, b, TAU), paired=False
   ),
   'tau over Equation 1': _each(
-    lambda rows: _single(rows, 'target int8', gamma=2), over_equation_one
+    lambda rows: _single(rows, 'target int8', gamma=2), claims.over_equation_one
   ),
   'pooled effect of a claim': _pooled,
   'ratio, lognormal units': lognormal,
@@ -471,14 +465,13 @@ def simulate(root: pathlib.Path) -> None:
 # The rows as a table.
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  return study.fields(
-    text='kind',
-    count='units populations',
-    maybe='coverage coverage_error percentile_coverage '
-    'percentile_coverage_error least_coverage',
-  ) | {'least_population': str | None}
+fields = study.alike(
+  text='kind',
+  count='units populations',
+  maybe='coverage coverage_error percentile_coverage '
+  'percentile_coverage_error least_coverage',
+  maybe_text='least_population',
+)
 
 
 def headline(rows: list[dict]) -> str:

@@ -34,7 +34,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -344,21 +344,15 @@ largest batch of the table.
 _SHOWN = '0.8'  # acceptance that the figure is of
 
 
-def fields(row: dict) -> dict[str, Any]:
-  del row  # Unused: all rows have the same.
-  numbers = tuple[float, ...]
-  return {
-    **dict.fromkeys(('target', 'draft', 'accelerator', 'dtype'), str),
-    **dict.fromkeys(('devices', 'context', 'fits'), int),
-    'batches': tuple[int, ...],
-    'calculated': bool,
-    'c': numbers,
-    'plain_seconds': numbers,
-    'plain_limit': tuple[str, ...],
-    **dict.fromkeys(
-      ('v', 'best_gamma', 'speedup', 'pays_up_to'), dict[str, Any]
-    ),
-  }
+fields = study.alike(
+  text='target draft accelerator dtype',
+  count='devices context fits',
+  flag='calculated',
+  counts='batches',
+  numbers='c plain_seconds',
+  texts='plain_limit',
+  table='v best_gamma speedup pays_up_to',
+)
 
 
 def device(row: dict) -> str:

@@ -684,21 +684,18 @@ def _fastest(rows: list[dict], machines: dict[str, list[dict]]) -> Table:
 
 def fields(row: dict) -> dict[str, Any]:
   numbers = {
-    'limit': ('limit_ratio', 'bandwidth_gb_per_second', 'parameters'),
-    'layouts': ('v', 'size'),
+    'limit': 'limit_ratio bandwidth_gb_per_second parameters',
+    'layouts': 'v size',
   }
-  read = numbers.get(str(row.get('sweep')), ())
-  types: dict[str, Any] = {
-    'sweep': str,
-    'step_ms': float,
-    **dict.fromkeys(read, float),
-    **{f'{name}?': str for name in ('model', 'way', 'stages', 'exponent_of')},
-    **{f'{name}?': float | None for name in ('size', 'gamma', 'exponent')},
-    'exponent_ci?': tuple[float, ...] | None,
-  }
+  read = numbers.get(str(row.get('sweep')), '')
+  types = study.fields(
+    text='sweep model? way? stages? exponent_of?',
+    number=f'step_ms {read}',
+    maybe='size? gamma? exponent?',
+    ends='exponent_ci?',
+  )
   if 'exponent' in row:
-    types |= {'exponent_of': str, 'exponent_ci': types['exponent_ci?']}
-    types |= {'size': float}
+    types |= study.fields(text='exponent_of', number='size', ends='exponent_ci')
   return types
 
 

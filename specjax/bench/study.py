@@ -149,8 +149,13 @@ _KINDS: dict[str, Any] = {
   'count': int,
   'number': float,
   'maybe': float | None,
+  'maybe_text': str | None,
+  'maybe_count': int | None,
   'ends': tuple[float | None, ...] | None,
   'numbers': tuple[float, ...],
+  'counts': tuple[int, ...],
+  'texts': tuple[str, ...],
+  'table': dict[str, Any],
 }
 
 
@@ -159,8 +164,8 @@ def fields(**names: str) -> dict[str, Any]:
 
   Args:
     **names: fields by kind, with spaces between them. `maybe` is a number or
-      None, `ends` an interval, `numbers` a list. A field whose name ends in ?
-      may be missing.
+      None, `ends` an interval, `numbers` a list, `table` holds others by name.
+      A field whose name ends in ? may be missing.
   """
   return {n: _KINDS[kind] for kind, all in names.items() for n in all.split()}
 
