@@ -19,16 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from specjax import checkpoints
-from specjax.bench import checks, sampling_stages
-from specjax.bench.config import (
-  NEW_TOKENS,
-  AnyDtype,
-  Candidate,
-  Experiment,
-  Mesh,
-  Prompts,
-  SamplingValues,
-)
+from specjax.bench import checks, config, sampling_stages
 from specjax.checkpoints import Description, own, parameters, precision
 from specjax.checkpoints.parameters import FLOATS, WeightForm
 from specjax.cli import names
@@ -135,14 +126,14 @@ class Plan:
   drafters: Mapping[str, PlannedDrafter]
   gammas: tuple[int, ...]
   temperatures: tuple[float, ...]
-  sampling: SamplingValues
-  prompts: Prompts
+  sampling: config.SamplingValues
+  prompts: config.Prompts
   prompt: str
   max_new_tokens: int
   batch: int
   batches: tuple[int, ...]
   seed: int
-  mesh: Mesh
+  mesh: config.Mesh
   timed: bool
   results: str
   quick: bool
@@ -189,7 +180,7 @@ class Plan:
     return found
 
 
-def need_one_device(mesh: Mesh, what: str) -> None:
+def need_one_device(mesh: config.Mesh, what: str) -> None:
   """Raises a UserError unless the mesh is one device in one process."""
   need(
     mesh.data == mesh.model == mesh.processes == 1,
@@ -198,7 +189,7 @@ def need_one_device(mesh: Mesh, what: str) -> None:
   )
 
 
-def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
+def choose(x: config.Experiment) -> dict[str, tuple[str, config.Candidate]]:
   """Returns the drafters to run by name, each with the field that named it.
 
   Raises:
@@ -217,7 +208,7 @@ def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
         f'{names.LOAD.remedy(name, *x.known)}, with :path behind it',
       )
       label = checkpoints.title_of(path) or load.split('.')[-2]
-      choice = 'drafters', Candidate(load, 4, path)
+      choice = 'drafters', config.Candidate(load, 4, path)
     need(
       label not in chosen,
       f'drafters: {tuple(x.drafters)} has {label!r} twice: leave one out',
@@ -228,7 +219,7 @@ def choose(x: Experiment) -> dict[str, tuple[str, Candidate]]:
 
 def plan_drafter(
   name: str,
-  candidate: Candidate,
+  candidate: config.Candidate,
   field: str = 'candidates',
   path_field: str = '',
   gammas: tuple[int, ...] = (),
@@ -251,12 +242,12 @@ def plan_drafter(
   read = names.resolve_function(field, candidate.load)
   options = dict(candidate.options)
   for option, value in options.items():
-    if isinstance(value, Candidate):
+    if isinstance(value, config.Candidate):
       options[option] = plan_drafter(f'{name}.{option}', value, field)
     elif option == 'policy' and isinstance(value, str):
       options[option] = names.resolve_made(field, value, names.POLICY)
     elif option == 'dtype' and value:
-      known = typing.get_args(AnyDtype)
+      known = typing.get_args(config.AnyDtype)
       need(
         value in known,
         f'{field}: dtype must be one of {", ".join(known)}, got {value!r}',
@@ -398,7 +389,7 @@ def _check_levels(planned: Plan) -> None:
       )
 
 
-def _choose_form(x: Experiment, target: str) -> WeightForm:
+def _choose_form(x: config.Experiment, target: str) -> WeightForm:
   """Returns the form of the target's matrices.
 
   Raises:
@@ -421,7 +412,9 @@ def _choose_form(x: Experiment, target: str) -> WeightForm:
     return parameters.choose_form(x.weights, x.rounds, directory, kernel)
 
 
-def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
+def freeze(
+  x: config.Experiment, drafters: Mapping[str, PlannedDrafter]
+) -> Plan:
   """Returns the plan of a config whose drafters are known, unchecked."""
   same = {f.name for f in dataclasses.fields(Plan)} & set(vars(x))
   batches = tuple(sorted({*x.batches})) or (x.batch,)
@@ -433,7 +426,7 @@ def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
       'form': FLOATS,
       'drafters': drafters,
       'batch': batches[-1],
-      'max_new_tokens': x.max_new_tokens or NEW_TOKENS,
+      'max_new_tokens': x.max_new_tokens or config.NEW_TOKENS,
       'batches': batches,
       'results': x.results or default_folder(x),
       'settings': settings_of(x),
@@ -441,7 +434,7 @@ def freeze(x: Experiment, drafters: Mapping[str, PlannedDrafter]) -> Plan:
   )
 
 
-def _new_tokens(x: Experiment, located: Plan) -> int:
+def _new_tokens(x: config.Experiment, located: Plan) -> int:
   """Returns how many tokens are added to prompts, where nobody says it.
 
   They leave place for `prompts.length`, and for prompts as long as they are. A
@@ -465,14 +458,14 @@ def _new_tokens(x: Experiment, located: Plan) -> int:
       c.max_positions // (1 + (c.vocab_size != configs[0].vocab_size))
       for c in configs
     ),
-    default=2 * NEW_TOKENS,
+    default=2 * config.NEW_TOKENS,
   )
   left = least - (1 if encodes or x.prompt else x.prompts.length or least)
   half = max(1, least // 2)
-  return min(NEW_TOKENS, half, left if left >= _SHORTEST else half)
+  return min(config.NEW_TOKENS, half, left if left >= _SHORTEST else half)
 
 
-def plan(x: Experiment, sweeps: bool = False) -> Plan:
+def plan(x: config.Experiment, sweeps: bool = False) -> Plan:
   """Checks every value that can be checked without weights.
 
   Args:
@@ -530,21 +523,21 @@ def settings_of(x: Any) -> dict:
   Fields that were added later are left out while they have their default, so
   that folders of before are found again.
   """
-  if isinstance(x, Experiment):
+  if isinstance(x, config.Experiment):
     x = names.complete(x)
   settings = dataclasses.asdict(x)
   if 'max_new_tokens' in settings:
-    settings['max_new_tokens'] = settings['max_new_tokens'] or NEW_TOKENS
+    settings['max_new_tokens'] = settings['max_new_tokens'] or config.NEW_TOKENS
   for name in ('results', 'compilation_cache', 'probe', 'device'):
     settings.pop(name, None)
   if 'mesh' in settings:
     settings['mesh'] = x.mesh.facts()
-    if settings['mesh'] == Mesh().facts():
+    if settings['mesh'] == config.Mesh().facts():
       del settings['mesh']
-  if isinstance(x, Experiment):
+  if isinstance(x, config.Experiment):
     sampling_stages.shorten(settings['sampling'])
     for name in ('system', 'template_kwargs', 'turns'):
-      if settings['prompts'][name] == getattr(Prompts(), name):
+      if settings['prompts'][name] == getattr(config.Prompts(), name):
         del settings['prompts'][name]
     for name in ('target', 'draft'):
       for field in ('load', 'dtype', 'vocabulary', 'frequencies'):

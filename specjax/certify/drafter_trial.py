@@ -17,15 +17,6 @@ from specjax import sampling, verify
 from specjax.bench import user_drafters
 from specjax.bench.config import Certificate
 from specjax.certify import exact, laws, planted
-from specjax.certify.laws import (
-  Row,
-  Verdict,
-  law_row,
-  planted_row,
-  row_of,
-  running,
-  text_in_words,
-)
 from specjax.certify.tiny_models import TinyModels
 from specjax.drafters.shapes.step_model import Memory
 from specjax.errors import UserError, need
@@ -179,7 +170,7 @@ def broken(draft: Draft, rows: int, level: float) -> int:
 def _text(moment: Moment, row: int) -> dict[str, Any]:
   length, accepted = int(moment.ctx.length[row]), int(moment.accepted[row])
   found: dict[str, Any] = {
-    'text': text_in_words(moment.ctx.tokens[row, :length]),
+    'text': laws.text_in_words(moment.ctx.tokens[row, :length]),
     'temperature': float(moment.ctx.sampling.temperature[row]),
     'when': moment.label,
   }
@@ -224,7 +215,7 @@ def _counted(draft: Draft, vocab: int) -> dict[str, Any]:
   before = draft.tokens[here][0, :node] if here.any() else ()
   return {
     'node': node + 1,
-    'behind': text_in_words(before),
+    'behind': laws.text_in_words(before),
     'q': [f'{x:.4g}' for x in draft.probs[here, node].mean(0)],
     'different_drafts': len(np.unique(draft.tokens, axis=0)),
     'drafts_by_size': np.bincount(draft.size).tolist(),
@@ -278,12 +269,13 @@ def _forgotten(moments: list[Moment]) -> dict[str, Any] | None:
   )
   if ours.probs is None:
     found['expected'], found['obtained'] = (
-      {'drafted': text_in_words(x.tokens[: x.size])} for x in (theirs, ours)
+      {'drafted': laws.text_in_words(x.tokens[: x.size])}
+      for x in (theirs, ours)
     )
     return found
   node = int(np.argmax(np.abs(ours.probs - theirs.probs).max(1) > _APART))
   found['node'] = node + 1
-  found['behind'] = text_in_words(ours.tokens[:node])
+  found['behind'] = laws.text_in_words(ours.tokens[:node])
   found['expected'], found['obtained'] = (
     {str(i): f'{q:.4f}' for i, q in enumerate(x.probs[node])}
     for x in (theirs, ours)
@@ -299,7 +291,7 @@ def _check(who: str, tiny: TinyModels, drafter: Drafter) -> None:
   """Checks shapes, programs and numbers, before anything is sampled."""
   named = {who: (drafter, tiny.params.drafter)}
   longest = len(tiny.prompt) + tiny.new
-  with running(who, 'a draft'):
+  with laws.running(who, 'a draft'):
     user_drafters.check_shapes(tiny.target, named, tiny.prompt, longest)
     fault = laws.not_fixed(tiny.target, drafter, tiny.params)
     need(not fault, f'{who}: {fault}; see specjax.types.Drafter')
@@ -308,7 +300,7 @@ def _check(who: str, tiny: TinyModels, drafter: Drafter) -> None:
     )
 
 
-def _texts(x: Certificate, watched: Watched, level: float) -> list[Row]:
+def _texts(x: Certificate, watched: Watched, level: float) -> list[laws.Row]:
   """The texts of the compiled loop beside the target's, by setting."""
   tiny, drafter = watched.tiny, watched.drafter
   chain = drafter.nodes == drafter.depth
@@ -320,7 +312,7 @@ def _texts(x: Certificate, watched: Watched, level: float) -> list[Row]:
     texts = counts.sum(1)
     far = exact.total_variation(texts / texts.sum(), tiny.plain[setting])
     rows.append(
-      row_of(
+      laws.row_of(
         'texts',
         setting=setting,
         samples=int(texts.sum()),
@@ -344,7 +336,7 @@ def _planted(moments: list[Moment], level: float, remembers: bool):
     )
     law = broken(draft, rows, level) if changes else 0
     detail = f'breaks law {law}' if law else ''
-    yield planted_row(name, changes, bool(law), detail)
+    yield laws.planted_row(name, changes, bool(law), detail)
   if remembers:
     old, new = moments[1:3]
     stale = dataclasses.replace(new, memory=old.memory)
@@ -352,7 +344,9 @@ def _planted(moments: list[Moment], level: float, remembers: bool):
     changes = not all(map(np.array_equal, *leaves))
     apart = float(stale.gaps.max()) if changes else 0.0
     name = 'the memory is not told of a step'
-    yield planted_row(name, changes, apart > _APART, f'q off by {apart:.2g}')
+    yield laws.planted_row(
+      name, changes, apart > _APART, f'q off by {apart:.2g}'
+    )
 
 
 def try_drafter(
@@ -360,8 +354,8 @@ def try_drafter(
   who: str,
   tiny: TinyModels,
   drafter: Drafter,
-  add: Callable[[Row], None],
-) -> Verdict:
+  add: Callable[[laws.Row], None],
+) -> laws.Verdict:
   """Tries a drafter of one draft length.
 
   Args:
@@ -374,11 +368,11 @@ def try_drafter(
   Raises:
     UserError: the drafter does not keep the contract of `types.Drafter`.
   """
-  verdict = Verdict()
+  verdict = laws.Verdict()
   _check(who, tiny, drafter)
-  add(law_row(4, True))
+  add(laws.law_row(4, True))
   watched = Watched(tiny, drafter, x.quick)
-  with running(who, 'a draft'):
+  with laws.running(who, 'a draft'):
     moments = [watched.fresh(), *watched.along(_STEPS)]
     for moment in moments:
       try:
@@ -395,11 +389,11 @@ def try_drafter(
   for law in sorted(_DRAWN):
     detail = f'behind {where[law][0].label}' if where[law] else ''
     held = not where[law] if drawn else None
-    add(law_row(law, held, detail if drawn else 'its tokens are chosen'))
+    add(laws.law_row(law, held, detail if drawn else 'its tokens are chosen'))
   learns = drafter.learns and not isinstance(moments[0].memory, Memory)
   forgotten = None if learns else _forgotten(moments[1:])
   why = 'it learns from verdicts' if learns else ''
-  add(law_row(3, None if learns else forgotten is None, why))
+  add(laws.law_row(3, None if learns else forgotten is None, why))
   texts = _texts(x, watched, level)
   for row in texts:
     add(row)

@@ -153,17 +153,15 @@ class Predictor(Runner):
 
   def look(self) -> None:
     """Part 1: every candidate looks on, everywhere."""
-    missing = {
-      group: [
+    missing = {}
+    for domain, temperature in self.places:
+      where = {'domain': domain, 'temperature': temperature}
+      if names := [
         name
         for name in self.drafters
-        if not self.rows(
-          'replay', drafter=name, domain=group[0], temperature=group[1]
-        )
-      ]
-      for group in self.places
-    }
-    missing = {group: names for group, names in missing.items() if names}
+        if not self.rows('replay', drafter=name, **where)
+      ]:
+        missing[domain, temperature] = names
     if not missing:
       return
     job = self.units(*self.places[0])[0]
