@@ -9,8 +9,8 @@
 // A word of eight bits holds four inputs of one column, the first in its lowest
 // bits, with signs. A word of four bits holds eight, from 0 to 15: the lower
 // half of each byte is one of the first four. Three words of six bits hold
-// sixteen, from 0 to 63: two words have their lower halves, as in four bits, and
-// the third has the upper two bits of four inputs in each byte.
+// sixteen, from 0 to 63: two words have their lower halves, as in four bits,
+// and the third has the upper two bits of four inputs in each byte.
 //
 // A weight is scale * (value - zero) + offset, where scale and offset are
 // multiplied by their units, so a group adds scale * sum(x * (value - zero)) +
@@ -31,6 +31,9 @@
 #include <arm_neon.h>
 #endif
 
+// x in every lane. To add it to 0 would be an addition, for the sake of -0.
+static inline Floats spread(float x) { return x - (Floats){0}; }
+
 // a * b + c, always rounded once or always twice: left to themselves, compilers
 // choose for each number of rows.
 static inline Floats add_product(Floats a, Floats b, Floats c) {
@@ -47,39 +50,54 @@ static inline Floats add_product(Floats a, Floats b, Floats c) {
 #endif
 }
 
-// Adds the products of the four bytes of each word, of values of so many bits
-// without signs, and of x, with signs.
-#if defined(__AVX512VNNI__) && LANES == 16
-static inline Ints dot(Ints sum, Words values, int32_t x, int bits) {
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)values,
-                                   _mm512_set1_epi32(x));
+// Sums of products of the four bytes of each word, without signs, and of x,
+// with signs: `begin_sum`, `add_four` for some inputs, and `end_sum`.
+//
+// Without an instruction that adds four products to 32 bits, sums of two are
+// added up in 16 bits: eight times where bytes are below 16, so a part of a
+// group is 32 inputs, and twice where they are below 64. Eight bits are two
+// halves of four, the lower ones first.
+#if defined(__AVX2__) && LANES == 8
+#define HALVES(bits) (bits == 8 ? 2 : 1)
+#define MOST_OF_PART(bits, size) (bits == 6 ? size : 32)
+
+static inline Ints begin_sum(Ints sum) { return (Ints){0}; }
+
+static inline Ints add_four(Ints held, Words values, int32_t x) {
+  return (Ints)_mm256_add_epi16(
+      (__m256i)held,
+      _mm256_maddubs_epi16((__m256i)values, _mm256_set1_epi32(x)));
 }
-#elif defined(__AVX2__) && LANES == 8
-// Halves of eight bits apart, since sums of two products must fit into 16 bits.
-static inline Ints dot(Ints sum, Words values, int32_t x, int bits) {
-  __m256i ones = _mm256_set1_epi16(1), inputs = _mm256_set1_epi32(x);
-  if (bits < 8)
-    return sum + (Ints)_mm256_madd_epi16(
-                     _mm256_maddubs_epi16((__m256i)values, inputs), ones);
-  __m256i low = (__m256i)(values & 0x0f0f0f0fu);
-  __m256i high = (__m256i)(values >> 4 & 0x0f0f0f0fu);
-  low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, inputs), ones);
-  high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, inputs), ones);
-  return sum + (Ints)low + ((Ints)high << 4);
+
+static inline Ints end_sum(Ints sum, Ints held, int16_t weight) {
+  return sum + (Ints)_mm256_madd_epi16((__m256i)held,
+                                       _mm256_set1_epi16(weight));
 }
 #else
-static inline Ints dot(Ints sum, Words values, int32_t x, int bits) {
+#define HALVES(bits) 1
+#define MOST_OF_PART(bits, size) size
+
+static inline Ints begin_sum(Ints sum) { return sum; }
+
+static inline Ints add_four(Ints held, Words values, int32_t x) {
+#if defined(__AVX512VNNI__) && LANES == 16
+  return (Ints)_mm512_dpbusd_epi32((__m512i)held, (__m512i)values,
+                                   _mm512_set1_epi32(x));
+#else
   _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) {
     Ints one = (Ints)(values >> 8 * k & 255);
-    sum += one * (int32_t)(int8_t)(x >> 8 * k);
+    held += one * (int32_t)(int8_t)(x >> 8 * k);
   }
-  return sum;
+  return held;
+#endif
 }
+
+static inline Ints end_sum(Ints sum, Ints held, int16_t weight) { return held; }
 #endif
 
 enum {
   CHUNK = 256,       // rows whose x stays in a cache
-  AHEAD = 32,        // words of a column that are fetched before they are needed
+  AHEAD = 32,        // words of a column that are fetched early
   GRAB = 64 * 1024,  // bytes that a thread takes at once
   LARGEST = 127,     // of a rounded x
   SIGN = 128,        // what makes a signed value of eight bits unsigned
@@ -100,37 +118,50 @@ typedef struct {
   int32_t *short_x;  // [in / 4, count], four rounded inputs each
   float *sums;       // [in / G, count], of inputs, rounded where `round`
   float *scales;     // [in / G, count], of rounded inputs
-  int32_t *starts;   // [in / G, count], -zero times the rounded inputs
+  int32_t *starts;   // [in / G, count], -zero times the inputs, of their type
   const uint32_t *words;
   Factors scale, scale_unit, offset, offset_unit;
   float *y;
-  int64_t count, inputs, outputs, groups, words_of_group;
+  int64_t count, inputs, outputs, groups, parts, words_of_part;
+  int64_t sharing;  // parts of a group
   int bits, zero;
   bool round;
 } Grouped;
 
-// Four values of each column as bytes without signs: the four of number k that
-// begin at `words`.
-static inline Words bytes8(const uint32_t *words, int k) {
-  return *(const Words *)words ^ 0x80808080u;
-}
+// Words of a column that are read in a turn, and values in them.
+#define WORDS_OF_TURN(bits) (bits == 6 ? 3 : 1)
+#define TURN(bits) (WORDS_OF_TURN(bits) * COLUMNS)
+#define VALUES_OF_TURN(bits) (WORDS_OF_TURN(bits) * 32 / bits)
 
-static inline Words bytes4(const uint32_t *words, int k) {
-  return *(const Words *)words >> 4 * k & 0x0f0f0f0fu;
-}
-
-static inline Words bytes6(const uint32_t *words, int k) {
+// Four values of each column as bytes without signs, of number k in a turn; of
+// eight bits a half of each, where there are two.
+static inline Words bytes(const uint32_t *words, int k, int bits, int half) {
+  const Words *low = (const Words *)(words + k / 2 * COLUMNS);
+  if (bits == 8)
+    return HALVES(8) == 1 ? *low ^ 0x80808080u
+                          : (*low ^ 0x80808080u) >> 4 * half & 0x0f0f0f0fu;
+  Words made = *low >> 4 * (k % 2) & 0x0f0f0f0fu;
+  if (bits == 4) return made;
   Words high = *(const Words *)(words + 2 * COLUMNS);
   high = k < 2 ? high << (4 - 2 * k) : high >> (2 * k - 4);
-  return bytes4(words + k / 2 * COLUMNS, k % 2) | (high & 0x30303030u);
+  return made | (high & 0x30303030u);
 }
 
-// Words of a column that are read at once, and fours of inputs in them.
-enum { WORDS8 = 1, FOURS8 = 1, WORDS4 = 1, FOURS4 = 2, WORDS6 = 3, FOURS6 = 4 };
+// How far a value of number k in a turn is moved to the left: to where it lies,
+// or where its sign is that of the word.
+static inline int place_of(int k, int bits) {
+  if (bits == 8 || (bits == 4 && k == 7)) return 24;
+  return 8 * (k % 4) + (bits == 4 ? k / 4 * 4 : 0);
+}
 
-// Byte k of each word less `zero`, as a float: behind the digits of 2^23.
-static inline Floats value(Words bytes, int k, Floats zero) {
-  return (Floats)((bytes >> 8 * k & 255) | 0x4b000000u) - zero;
+// A value of each column, so moved.
+static inline Floats value(const uint32_t *words, int k, int bits) {
+  int place = place_of(k, bits);
+  Words moved = *(const Words *)words;
+  if (bits == 8) moved = moved << (24 - 8 * k) & 0xff000000u;
+  if (bits == 6) moved = bytes(words, k / 4, 6, 0) & 255u << place;
+  if (bits == 4) moved = (k < 7 ? moved : moved >> 4) & 15u << place;
+  return __builtin_convertvector((Ints)moved, Floats);
 }
 
 static inline Floats from_half(const uint16_t *halves) {
@@ -211,126 +242,145 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
   }
 }
 
-#define UNROLL_ROWS(r, count) \
-  _Pragma("GCC unroll 8") for (int r = 0; r < count; r++)
-#define UNROLL_PARTS(c) _Pragma("GCC unroll 4") for (int c = 0; c < PARTS; c++)
+#define UNROLL(i, count) \
+  _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
+#define EACH(r, c, count) UNROLL(r, count) UNROLL(c, PARTS)
 
 // Where the rows of a block begin, and their sums so far.
-#define OPEN_ROWS(count)                                         \
-  int64_t step = COLUMNS * p->words_of_group;                    \
-  const uint32_t *words = p->words + block * p->groups * step;   \
-  const float *sums = p->sums + row * p->groups;                 \
-  float scales[EXPANDED * COLUMNS], offsets[EXPANDED * COLUMNS]; \
+#define OPEN_BLOCK(count)                                                    \
+  const int64_t step = p->words_of_part * COLUMNS;                           \
+  const uint32_t *words = p->words + block * p->parts * step;                \
+  const float *sums = p->sums + row * p->parts;                              \
+  float scales[EXPANDED * COLUMNS], offsets[EXPANDED * COLUMNS];             \
   Floats total[count][PARTS] = {0};
 
 // Makes the scales and offsets of the next groups floats, once in a while.
-#define OPEN_GROUP                                                   \
-  int64_t place = group % EXPANDED * COLUMNS;                        \
-  if (!place) {                                                      \
-    int64_t end = group + EXPANDED;                                  \
-    if (end > p->groups) end = p->groups;                            \
-    expand(p->scale, p->scale_unit, block, group, end, scales);      \
-    if (p->offset.size)                                              \
-      expand(p->offset, p->offset_unit, block, group, end, offsets); \
+#define OPEN_GROUP                                                           \
+  const int64_t place = group % EXPANDED * COLUMNS;                          \
+  if (!place) {                                                              \
+    int64_t to = group + EXPANDED;                                           \
+    if (to > p->groups) to = p->groups;                                      \
+    expand(p->scale, p->scale_unit, block, group, to, scales);               \
+    if (p->offset.size)                                                      \
+      expand(p->offset, p->offset_unit, block, group, to, offsets);          \
   }
 
-// Adds a group's products of a row to those of the groups before, and goes on.
-#define ADD_GROUP(count, SCALED)                                     \
-  UNROLL_PARTS(c) {                                                  \
-    Floats scale = *(const Floats *)(scales + place + c * LANES);    \
-    if (p->offset.size) {                                            \
-      Floats offset = *(const Floats *)(offsets + place + c * LANES);\
-      UNROLL_ROWS(r, count)                                          \
-      total[r][c] =                                                  \
-          add_product(offset, (Floats){0} + sums[r], total[r][c]);   \
-    }                                                                \
-    UNROLL_ROWS(r, count)                                            \
-    total[r][c] = add_product(scale, SCALED, total[r][c]);           \
-  }                                                                  \
-  words += step, sums += count;
+// Adds the products of a part of a group to those before.
+#define ADD_PART(count, SCALED)                                              \
+  if (p->offset.size)                                                        \
+    EACH(r, c, count)                                                        \
+    total[r][c] = add_product(from_float(offsets + place + c * LANES),       \
+                              spread(sums[r]), total[r][c]);                 \
+  EACH(r, c, count)                                                          \
+  total[r][c] = add_product(from_float(scales + place + c * LANES),          \
+                            SCALED, total[r][c]);
 
-#define CLOSE_ROWS(count)                                       \
-  UNROLL_ROWS(r, count)                                         \
-  UNROLL_PARTS(c)                                               \
-  *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS + \
+#define CLOSE_BLOCK(count)                                                   \
+  EACH(r, c, count)                                                          \
+  *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +              \
               c * LANES) = total[r][c];
 
-#define ROWS_OF_GROUPS(count, bits)                                           \
-  static void float##bits##_##count(const Grouped *p, int64_t block,          \
-                                    int64_t row) {                            \
-    OPEN_ROWS(count)                                                          \
-    const float *x = p->x + row * p->inputs;                                  \
-    Floats zero = (Floats){0} + (0x1p23f + p->zero);                          \
-    for (int64_t group = 0; group < p->groups; group++) {                     \
-      OPEN_GROUP                                                              \
-      Floats dots[count][PARTS] = {0};                                        \
-      for (int64_t i = 0; i < step;                                           \
-           i += WORDS##bits * COLUMNS, x += 4 * FOURS##bits * count) {        \
-        __builtin_prefetch(words + i + AHEAD * COLUMNS);                      \
-        UNROLL_PARTS(c)                                                       \
-        _Pragma("GCC unroll 16") for (int k = 0; k < 4 * FOURS##bits; k++) {  \
-          Words some = bytes##bits(words + i + c * LANES, k / 4);             \
-          Floats weights = value(some, k % 4, zero);                          \
-          HOLD(weights);                                                      \
-          UNROLL_ROWS(r, count)                                               \
-          dots[r][c] = add_product((Floats){0} + x[k * count + r], weights,   \
-                                   dots[r][c]);                               \
-        }                                                                     \
-      }                                                                       \
-      ADD_GROUP(count, dots[r][c])                                            \
-    }                                                                         \
-    CLOSE_ROWS(count)                                                         \
-  }                                                                           \
-  static void short##bits##_##count(const Grouped *p, int64_t block,          \
-                                    int64_t row) {                            \
-    OPEN_ROWS(count)                                                          \
-    const int32_t *x = p->short_x + row * p->inputs / 4;                      \
-    const int32_t *starts = p->starts + row * p->groups;                      \
-    const float *x_scales = p->scales + row * p->groups;                      \
-    for (int64_t group = 0; group < p->groups; group++) {                     \
-      OPEN_GROUP                                                              \
-      Ints dots[count][PARTS];                                                \
-      UNROLL_ROWS(r, count)                                                   \
-      UNROLL_PARTS(c)                                                         \
-      dots[r][c] = (Ints){0} + starts[r];                                     \
-      for (int64_t i = 0; i < step;                                           \
-           i += WORDS##bits * COLUMNS, x += FOURS##bits * count) {            \
-        __builtin_prefetch(words + i + AHEAD * COLUMNS);                      \
-        UNROLL_PARTS(c)                                                       \
-        _Pragma("GCC unroll 4") for (int k = 0; k < FOURS##bits; k++) {       \
-          Words some = bytes##bits(words + i + c * LANES, k);                 \
-          UNROLL_ROWS(r, count)                                               \
-          dots[r][c] = dot(dots[r][c], some, x[k * count + r], bits);         \
-        }                                                                     \
-      }                                                                       \
-      ADD_GROUP(count, __builtin_convertvector(dots[r][c], Floats) *          \
-                           x_scales[r])                                       \
-      starts += count, x_scales += count;                                     \
-    }                                                                         \
-    CLOSE_ROWS(count)                                                         \
+#define ROWS_OF_PARTS(count, bits)                                           \
+  static void floats##bits##_##count(const Grouped *p, int64_t block,        \
+                                     int64_t row) {                          \
+    OPEN_BLOCK(count)                                                        \
+    enum { VALUES = VALUES_OF_TURN(bits) };                                  \
+    const float *x = p->x + row * p->inputs;                                 \
+    const float *starts = (const float *)p->starts + row * p->parts;         \
+    for (int64_t group = 0; group < p->groups; group++) {                    \
+      OPEN_GROUP                                                             \
+      Floats dots[count][PARTS], weights[PARTS];                             \
+      EACH(r, c, count) dots[r][c] = spread(starts[r]);                      \
+      for (int64_t i = 0; i < step; i += TURN(bits)) {                       \
+        __builtin_prefetch(words + i + AHEAD * COLUMNS);                     \
+        _Pragma("GCC unroll 16") for (int k = 0; k < VALUES; k++) {          \
+          UNROLL(c, PARTS) {                                                 \
+            weights[c] = value(words + i + c * LANES, k, bits);              \
+            HOLD(weights[c]);                                                \
+          }                                                                  \
+          EACH(r, c, count) {                                                \
+            dots[r][c] = add_product(spread(x[k * count + r]),               \
+                                     weights[c], dots[r][c]);                \
+            HOLD(dots[r][c]);                                                \
+          }                                                                  \
+        }                                                                    \
+        x += VALUES * count;                                                 \
+      }                                                                      \
+      ADD_PART(count, dots[r][c])                                            \
+      words += step, sums += count, starts += count;                         \
+    }                                                                        \
+    CLOSE_BLOCK(count)                                                       \
+  }                                                                          \
+  static void shorts##bits##_##count(const Grouped *p, int64_t block,        \
+                                     int64_t row) {                          \
+    OPEN_BLOCK(count)                                                        \
+    enum { FOURS = VALUES_OF_TURN(bits) / 4 };                               \
+    const int32_t *x = p->short_x + row * p->inputs / 4;                     \
+    const int32_t *starts = p->starts + row * p->parts;                      \
+    const float *x_scales = p->scales + row * p->parts;                      \
+    const int32_t *after = x;                                                \
+    for (int64_t group = 0; group < p->groups; group++) {                    \
+      OPEN_GROUP                                                             \
+      for (int64_t part = 0; part < p->sharing; part++) {                    \
+        Ints dots[count][PARTS], held[count][PARTS];                         \
+        Words some[PARTS];                                                   \
+        EACH(r, c, count) dots[r][c] = (Ints){0} + starts[r];                \
+        for (int half = 0; half < HALVES(bits); half++) {                    \
+          after = x;                                                         \
+          EACH(r, c, count) held[r][c] = begin_sum(dots[r][c]);              \
+          for (int64_t i = 0; i < step; i += TURN(bits)) {                   \
+            __builtin_prefetch(words + i + AHEAD * COLUMNS);                 \
+            _Pragma("GCC unroll 4") for (int k = 0; k < FOURS; k++) {        \
+              UNROLL(c, PARTS)                                               \
+              some[c] = bytes(words + i + c * LANES, k, bits, half);         \
+              EACH(r, c, count) {                                            \
+                int32_t four = after[k * count + r];                         \
+                held[r][c] = add_four(held[r][c], some[c], four);            \
+                HOLD(held[r][c]);                                            \
+              }                                                              \
+              if (bits == 6 && k % 2)                                        \
+                EACH(r, c, count) {                                          \
+                  dots[r][c] = end_sum(dots[r][c], held[r][c], 1);           \
+                  held[r][c] = begin_sum(dots[r][c]);                        \
+                }                                                            \
+            }                                                                \
+            after += FOURS * count;                                          \
+          }                                                                  \
+          if (bits != 6)                                                     \
+            EACH(r, c, count)                                                \
+            dots[r][c] = end_sum(dots[r][c], held[r][c], half ? 16 : 1);     \
+        }                                                                    \
+        ADD_PART(count, __builtin_convertvector(dots[r][c], Floats) *        \
+                            spread(x_scales[r]))                             \
+        words += step, sums += count, x = after;                             \
+        starts += count, x_scales += count;                                  \
+      }                                                                      \
+    }                                                                        \
+    CLOSE_BLOCK(count)                                                       \
   }
 
-#define OF_BITS(bits)     \
-  ROWS_OF_GROUPS(1, bits) \
-  ROWS_OF_GROUPS(2, bits) \
-  ROWS_OF_GROUPS(3, bits) \
-  ROWS_OF_GROUPS(4, bits) \
-  ROWS_OF_GROUPS(5, bits) \
-  ROWS_OF_GROUPS(6, bits) \
-  ROWS_OF_GROUPS(7, bits) \
-  ROWS_OF_GROUPS(8, bits)
+#define OF_BITS(bits)    \
+  ROWS_OF_PARTS(1, bits) \
+  ROWS_OF_PARTS(2, bits) \
+  ROWS_OF_PARTS(3, bits) \
+  ROWS_OF_PARTS(4, bits) \
+  ROWS_OF_PARTS(5, bits) \
+  ROWS_OF_PARTS(6, bits) \
+  ROWS_OF_PARTS(7, bits) \
+  ROWS_OF_PARTS(8, bits)
 
 OF_BITS(4)
 OF_BITS(6)
 OF_BITS(8)
 
 typedef void Some(const Grouped *, int64_t block, int64_t row);
-#define ALL(name) \
-  {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}
+#define ALL(name)                                \
+  {name##_1, name##_2, name##_3, name##_4,       \
+   name##_5, name##_6, name##_7, name##_8}
 
-static Some *const some[3][2][8] = {{ALL(float4), ALL(short4)},
-                                    {ALL(float6), ALL(short6)},
-                                    {ALL(float8), ALL(short8)}};
+static Some *const some[3][2][8] = {{ALL(floats4), ALL(shorts4)},
+                                    {ALL(floats6), ALL(shorts6)},
+                                    {ALL(floats8), ALL(shorts8)}};
 
 // Rows of the next turn, as even as can be.
 static int64_t rows_of_turn(const Grouped *p, int64_t row) {
@@ -350,10 +400,9 @@ static void multiply_blocks(const void *job, int64_t from, int64_t to) {
 
 static const float LEAST = 1e-36f;  // whose inverse is a float, as in JAX
 
-// A group of one row in eight bits; its largest input.
-static inline float round_group(const float *x, int64_t size, int8_t *rounded,
-                                int32_t *total) {
-  int32_t most = 0, sum = 0;  // Sizes of floats are in the order of their bits.
+// The largest size of an input of a group.
+static inline float largest_of(const float *x, int64_t size) {
+  int32_t most = 0;  // Sizes of floats are in the order of their bits.
   for (int64_t i = 0; i < size; i++) {
     int32_t bits;
     memcpy(&bits, x + i, sizeof bits);
@@ -362,40 +411,55 @@ static inline float round_group(const float *x, int64_t size, int8_t *rounded,
   }
   float largest;
   memcpy(&largest, &most, sizeof most);
-  float inverse = largest > LEAST ? LARGEST / largest : 0;
+  return largest;
+}
+
+// Rounds a part of a row; the sum of what it made.
+static inline int32_t round_part(const float *x, int64_t size, float inverse,
+                                 int8_t *rounded) {
+  int32_t sum = 0;
   for (int64_t i = 0; i < size; i++) {
     int32_t one = (int32_t)nearbyintf(x[i] * inverse);
     rounded[i] = (int8_t)one;
     sum += one;
   }
-  *total = sum;
-  return largest;
+  return sum;
 }
 
 // Takes rows of a turn, and what is known of them.
 static void prepare(const Grouped *p, const float *x, int64_t row,
                     int64_t count) {
-  int64_t size = p->inputs / p->groups;
-  int64_t first = row * p->groups, start = row * p->inputs;
+  int64_t size = p->inputs / p->parts, turn = VALUES_OF_TURN(p->bits);
+  int64_t first = row * p->parts, start = row * p->inputs;
+  float largest = 0, inverse = 0;
+  float powers[16];  // That bring a value's place back, of inputs above 1e-30.
+  for (int k = 0; k < turn; k++) powers[k] = ldexpf(1, -place_of(k, p->bits));
   for (int64_t r = 0; r < count; r++)
-    for (int64_t group = 0; group < p->groups; group++, x += size) {
-      int64_t place = first + group * count + r;
+    for (int64_t part = 0; part < p->parts; part++, x += size) {
+      int64_t place = first + part * count + r;
+      int64_t kept = start + part * size * count;
       if (p->round) {
-        int32_t *kept = p->short_x + (start + group * size * count) / 4;
-        int32_t total, fours[size / 4];
-        float most = round_group(x, size, (int8_t *)fours, &total);
-        for (int64_t i = 0; i < size / 4; i++) kept[i * count + r] = fours[i];
-        p->scales[place] = most / LARGEST;
+        if (part % p->sharing == 0) {
+          largest = largest_of(x, size * p->sharing);
+          inverse = largest > LEAST ? LARGEST / largest : 0;
+        }
+        int32_t fours[size / 4];
+        int32_t total = round_part(x, size, inverse, (int8_t *)fours);
+        for (int64_t i = 0; i < size / 4; i++)
+          p->short_x[kept / 4 + i * count + r] = fours[i];
+        p->scales[place] = largest / LARGEST;
         p->starts[place] = -p->zero * total;
         p->sums[place] = p->scales[place] * total;
         continue;
       }
-      float sum = 0, *kept = p->x + start + group * size * count;
-      for (int64_t i = 0; i < size; i++) {
-        kept[i * count + r] = x[i];
-        sum += x[i];
-      }
+      float sum = 0;
+      for (int64_t i = 0; i < size; i += turn)
+        for (int64_t k = 0; k < turn; k++) {
+          p->x[kept + (i + k) * count + r] = x[i + k] * powers[k];
+          sum += x[i + k];
+        }
       p->sums[place] = sum;
+      ((float *)p->starts)[place] = p->zero ? -p->zero * sum : 0;
     }
 }
 
@@ -437,22 +501,27 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
   p.groups = p.scale.size;
   for (int bits = 4; bits <= 8; bits += 2)
     if (words->dims[1] * 32 == inputs * bits) p.bits = bits;
-  int64_t turn = p.bits == 6 ? 16 : p.bits == 4 ? 8 : 4;
-  if (!p.bits || inputs % (p.groups * turn) ||
+  if (!p.bits) return refuse(frame, expected);
+  int64_t turn = VALUES_OF_TURN(p.bits);
+  if (inputs % (p.groups * turn) ||
       (p.offset.size && p.offset.size != p.groups) ||
       (p.scale_unit.size && p.groups % p.scale_unit.size) ||
       (p.offset_unit.size && p.groups % p.offset_unit.size))
     return refuse(frame, expected);
-  p.words_of_group = words->dims[1] / p.groups;
-  if (p.bits == 8) p.zero = SIGN;  // Its values have signs.
+  int64_t size = inputs / p.groups;
+  int64_t fit = p.round ? MOST_OF_PART(p.bits, size) : size;
+  for (p.sharing = 1; size % (p.sharing * turn) || size / p.sharing > fit;)
+    p.sharing++;
+  p.parts = p.groups * p.sharing, p.words_of_part = words->dims[1] / p.parts;
+  if (p.bits == 8) p.zero = p.round ? SIGN : 0;  // Its values have signs.
   int64_t rows = x->dims[0], most = rows < CHUNK ? rows : CHUNK;
-  int64_t each = p.groups * 12 + inputs * (p.round ? 1 : sizeof(float));
+  int64_t each = p.parts * 12 + inputs * (p.round ? 1 : sizeof(float));
   float *memory = malloc(most * each + 1);
   if (!memory) return refuse(frame, "no memory for the rows");
-  int64_t all = most * p.groups;
+  int64_t all = most * p.parts;
   p.sums = memory, p.scales = memory + all, p.x = memory + 3 * all;
   p.starts = (int32_t *)(p.scales + all), p.short_x = (int32_t *)p.x;
-  int64_t bytes = p.groups * COLUMNS * (4 * p.words_of_group + 4);
+  int64_t bytes = p.parts * COLUMNS * (4 * p.words_of_part + 4);
   for (int64_t first = 0; first < rows; first += p.count) {
     int64_t left = rows - first, chunks = (left + CHUNK - 1) / CHUNK;
     p.y = (float *)y->data + first * p.outputs;

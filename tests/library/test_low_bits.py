@@ -72,11 +72,12 @@ def test_rounding_is_off_by_half_a_scale_at_most(w, bits):
   if bits == 4:
     wide += np.float64(offset).repeat(8, 0)
   # A scale is rounded itself, and may be too small to be a normal number; so
-  # is the difference of the largest and the least weight.
-  largest = np.abs(w).reshape(4, 8, 3).max(1).repeat(8, 0)
-  assert (
-    np.abs(wide - w) <= scale * (0.5 + 1e-4) + 1e-6 * largest + 1e-36
-  ).all()
+  # are the difference of the largest and the least weight, and the part of its
+  # output's unit.
+  size = np.abs(np.float64(w))
+  largest = size.reshape(4, 8, 3).max(1).repeat(8, 0)
+  small = 1e-6 * largest + 2e-38 * size.max(0) + 1e-36
+  assert (np.abs(wide - w) <= scale * (0.5 + 1e-4) + small).all()
 
 
 def test_the_ends_of_a_group_are_kept():
@@ -113,6 +114,7 @@ def weight(
   draw = np.random.default_rng(seed)
   low, high = INTEGERS[bits]
   values = draw.integers(low, high + 1, (inputs, outputs))
+  values[:, 0], values[:, 1] = low, high
 
   def factors(n, dtype):
     if dtype == 'int8':
@@ -145,8 +147,10 @@ def weight(
   [
     (8, 4, 'float32', 0, False),
     (8, 16, 'float16', 3, True),
+    (8, 48, 'float32', 2, False),
     (4, 8, 'float16', 0, True),
     (4, 32, 'int8', 1, True),
+    (4, 48, 'float32', 0, False),
     (6, 16, 'int8', 3, False),
     (6, 32, 'float32', 1, True),
   ],
@@ -169,6 +173,7 @@ def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
   x = draw.standard_normal((13, 96)).astype(np.float32)
   x[3, :group] = 0  # A group without a largest activation.
   x[4, :group] = [1e-37] + [0] * (group - 1)  # Its inverse would be infinite.
+  x[5], x[6] = 3, -3  # The largest sums.
   size = np.abs(x).sum(1, keepdims=True, dtype=np.float64) * np.abs(w).max()
   found = np.asarray(multiply(jnp.array(x), blocked))
   assert (np.abs(found - x @ w) <= 1e-6 * size).all()
