@@ -10,12 +10,13 @@ import pytest
 
 from experiments import constrained as study
 from specjax import checkpoints, pair, reports
-from specjax.bench import memory, results, row_fields
+from specjax.bench import load, memory, results, row_fields
 from specjax.bench.config import Experiment, OnDevice, Parity, SamplingValues
 from specjax.bench.plan import plan
 from specjax.errors import UserError
 from specjax.programs import generate, parity, predict, run
 from tests.support import tiny
+from tests.support.resumed import lines
 
 PATTERN = '[ab]{2,5}[;#]'
 SCHEMA = {
@@ -99,8 +100,7 @@ def test_a_prediction_is_of_constrained_texts(folder, tmp_path):
     results=str(tmp_path / 'a'),
   )
   predict.main(OnDevice(**vars(x)))
-  text = pathlib.Path(x.results, 'rows.jsonl').read_text()
-  rows = [json.loads(line) for line in text.splitlines()]
+  rows = lines(pathlib.Path(x.results, 'rows.jsonl'))
   tokens = {row['tokens'] for row in rows if 'tokens' in row}
   # Two prompts, and at most nine letters and an end of each; 16 without it.
   assert 0 < max(tokens) <= 2 * 10
@@ -149,18 +149,12 @@ def test_memory_counts_the_tables_of_every_row(folder):
     plan(experiment(folder, sampling=stages, timed=False, batch=2))
     for stages in (SamplingValues(), by_pattern())
   ]
-  described = {'target': build_described(planned[0])}
+  described = {'target': load.describe('target.path', planned[0].target)}
   free, bound = (
     memory.predict(p, described, 16, 2, compiles=False) for p in planned
   )
   # Of 2,048 tokens, 64 states and 32 classes.
   assert bound.cache - free.cache == 2 * (2 * 2048 + 2 * 64 * 32 + 4 * 64 + 4)
-
-
-def build_described(planned):
-  from specjax.bench.load import describe
-
-  return describe('target.path', planned.target)
 
 
 def test_a_text_of_another_language_stops_the_program(folder):

@@ -189,33 +189,34 @@ def test_records_of_messages_are_turns(tokenizer, tmp_path):
     collect(tokenizer, tmp_path, [{'messages': says}])
 
 
-BAD_TURNS = [
-  ([{'turns': []}], 'line 1'),
-  ([TALKS[0], {'turns': 'x'}], 'line 2'),
-  ([TALKS[0], {'a': 'x'}], 'line 2'),
-  ([{'turns': ['a', 3]}], 'turn 2 of line 1'),
-  ([{'turns': ['a', ' ']}], 'turn 2 of line 1'),
-  ([{'a': 'x', 'b': 'y'}], 'line 1'),
-]
+TEXT = f'{"FULL BENCHMARK DATA SHOULD BE FETCHED"} FROM THE SOURCE'
+HELD_BACK = {'question_id': 9, 'category': 'c', 'turns': ['x', TEXT]}
 
 
-@pytest.mark.parametrize(('records', 'place'), BAD_TURNS)
-def test_records_without_turns_are_refused(tokenizer, tmp_path, records, place):
-  with pytest.raises(UserError, match=rf'^prompts\.turns: {place}'):
-    collect(tokenizer, tmp_path, records)
+@pytest.mark.parametrize(
+  ('records', 'turns', 'says'),
+  [
+    ([{'turns': []}], 0, 'turns: line 1'),
+    ([TALKS[0], {'turns': 'x'}], 0, 'turns: line 2'),
+    ([TALKS[0], {'a': 'x'}], 0, 'turns: line 2'),
+    ([{'turns': ['a', 3]}], 0, 'turns: turn 2 of line 1'),
+    ([{'turns': ['a', ' ']}], 0, 'turns: turn 2 of line 1'),
+    ([{'a': 'x', 'b': 'y'}], 0, 'turns: line 1'),
+    # The first turn alone is missing.
+    ([TALKS[0], {'turns': []}], 1, r'\w+: .*line 2.*; mend or remove it'),
+    ([TALKS[0], {'turns': ['']}], 1, r'\w+: .*line 2.*; mend or remove it'),
+    ([*TALKS, HELD_BACK], 0, r'\w+: .*line 4 \(9\).*placeholder of SPEED'),
+  ],
+)
+def test_records_without_turns_are_refused(
+  tokenizer, tmp_path, records, turns, says
+):
+  with pytest.raises(UserError, match=rf'^prompts\.{says}'):
+    collect(tokenizer, tmp_path, records, turns=turns)
 
 
-def test_a_first_turn_that_is_missing_is_called_so(tokenizer, tmp_path):
-  for turns in ([], ['']):
-    with pytest.raises(ValueError, match=r'line 2.*; mend or remove it'):
-      collect(tokenizer, tmp_path, [TALKS[0], {'turns': turns}], turns=1)
-
-
-def test_placeholders_are_refused_by_name(tokenizer, tmp_path):
-  text = f'{"FULL BENCHMARK DATA SHOULD BE FETCHED"} FROM THE SOURCE'
-  records = [*TALKS, {'question_id': 9, 'category': 'c', 'turns': ['x', text]}]
-  with pytest.raises(ValueError, match=r'line 4 \(9\).*placeholder of SPEED'):
-    collect(tokenizer, tmp_path, records)
+def test_placeholders_of_other_domains_are_passed_over(tokenizer, tmp_path):
+  records = [*TALKS, HELD_BACK]
   assert set(collect(tokenizer, tmp_path, records, domains=('a',))) == {'a'}
 
 

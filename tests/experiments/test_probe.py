@@ -52,22 +52,16 @@ def draw(rng, chances, prompts=32, places=24):
   return looks
 
 
-def test_equal_readings_are_seldom_called_better():
-  rng, wrong, runs = np.random.default_rng(0), 0, 400
+def test_equal_readings_are_seldom_apart_and_seldom_called_better():
+  """Intervals hold together; one side of them has half of `CHANCE`."""
+  rng, missed, wrong, runs = np.random.default_rng(1), 0, 0, 400
   for _ in range(runs):
-    base, *others = draw(rng, [0.5] * 9)
-    wrong += any(readings.compare(base, o, len(others)).better for o in others)
-  # One side of the intervals that hold together: half of `CHANCE`.
-  assert wrong / runs < 2 * readings.CHANCE / 2
-
-
-def test_the_intervals_hold_together():
-  rng, missed, runs = np.random.default_rng(1), 0, 400
-  for _ in range(runs):
-    base, *others = draw(rng, [0.5] * 7)
+    base, *others = draw(rng, [0.5] * 8)
     found = [readings.compare(base, o, len(others)) for o in others]
     missed += any(not f.low <= 0 <= f.high for f in found)
+    wrong += any(f.better for f in found)
   assert 0.2 * readings.CHANCE < missed / runs < 2 * readings.CHANCE
+  assert wrong / runs < 2 * readings.CHANCE / 2
 
 
 def test_a_better_reading_is_found_and_a_worse_one_is_not():
@@ -131,9 +125,9 @@ def experiment(folder, results, *members):
 
 @pytest.mark.slow
 def test_the_right_reading_is_found_and_rows_are_kept(folder, tmp_path, capsys):
-  x = experiment(folder, tmp_path / 'a', 'draft', 'target')
+  both = folder, tmp_path / 'a', 'draft', 'target'
   with pytest.raises(SystemExit, match='1'):
-    probe.main(x)
+    probe.main(experiment(*both))
   *said, last = capsys.readouterr().out.splitlines()
   last = json.loads(last)
   right = 'the weights of the target'
@@ -148,7 +142,7 @@ def test_the_right_reading_is_found_and_rows_are_kept(folder, tmp_path, capsys):
   assert rows[1]['unit_places'] == [6] * 8
   assert rows[1]['unit_accepted'] == [[6] * 3] * 8
   with pytest.raises(SystemExit, match='1'):
-    probe.main(experiment(folder, tmp_path / 'a', 'draft', 'target'))
+    probe.main(experiment(*both))
   assert file.read_text() == before
   assert 'read otherwise it accepts clearly more' in report.headline(rows)
 
@@ -165,19 +159,15 @@ def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
   assert seen.mean == 3
 
 
-def probed(folder, tmp_path, **changes):
-  x = experiment(folder, tmp_path / 'a', 'draft')
-  for name, value in changes.items():
-    setattr(x, name, value)
+@pytest.fixture(scope='module')
+def probed(folder, tmp_path_factory):
+  x = experiment(folder, tmp_path_factory.mktemp('probed') / 'a', 'draft')
   return probe.Probe(probe.prepare(x))
 
 
 @pytest.mark.slow
-def test_a_reading_that_overflows_accepts_nothing(
-  folder, tmp_path, monkeypatch
-):
-  one = probed(folder, tmp_path)
-  head, loaded = one.plan.drafters['draft'], one.built
+def test_a_reading_that_overflows_accepts_nothing(probed, monkeypatch):
+  head, loaded = probed.plan.drafters['draft'], probed.built
   watch, calls = replay.watch, []
 
   def overflows(*args):
@@ -186,7 +176,7 @@ def test_a_reading_that_overflows_accepts_nothing(
       raise measure.NotFinite('logits')
     return watch(*args)
 
-  jobs = one.jobs
+  jobs = probed.jobs
   monkeypatch.setattr(replay, 'watch', overflows)
   seen = probe.look(head, loaded, {'member': 'target'}, jobs)
   assert seen.places.tolist() == [6] * 8
@@ -197,14 +187,13 @@ def test_a_reading_that_overflows_accepts_nothing(
 
 
 @pytest.mark.slow
-def test_texts_without_a_whole_draft_say_nothing(folder, tmp_path, monkeypatch):
-  one = probed(folder, tmp_path)
+def test_texts_without_a_whole_draft_say_nothing(probed, monkeypatch):
   none = Look(np.zeros(8, int), np.zeros((8, 3)))
   monkeypatch.setattr(probe, 'look', lambda *_: none)
-  head, loaded = one.plan.drafters['draft'], one.built
-  assert probe.short(head, loaded, one.jobs) == {}
+  head, loaded = probed.plan.drafters['draft'], probed.built
+  assert probe.short(head, loaded, probed.jobs) == {}
   with pytest.raises(UserError, match='all texts of the target end within 3'):
-    one.run()
+    probed.run()
 
 
 def test_what_cannot_be_mistaken_is_refused(folder):
@@ -325,9 +314,7 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_short_probe_finds_the_right_reading(folder, tmp_path):
-  x = experiment(folder, tmp_path / 'a', 'draft')
-  probed = probe.Probe(probe.prepare(x))
+def test_the_short_probe_finds_the_right_reading(probed):
   one, loaded = probed.plan.drafters['draft'], probed.built
   jobs = probe.jobs(probed.built.job, probed.built.prompts, 6, 5)
   assert sum(job.live for job in jobs) == 6

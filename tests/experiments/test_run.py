@@ -131,18 +131,12 @@ def test_rows_of_other_prompts_are_refused(folder, tmp_path):
     Runner(plan(x))
 
 
-def test_rows_count_consistently(rows):
+def test_rows_count_every_token(rows):
   for row in rows:
-    steps = sum(row['histogram'])
     assert row['tokens'] == 2 * 12
-    assert row['tau'] == pytest.approx(row['tokens'] / row['target_calls'])
-    assert steps <= row['target_calls'] <= row['tokens']
-    accepted = sum(i * n for i, n in enumerate(row['histogram']))
-    assert accepted == row['accepted']
-    assert row['acceptance_by_position'] == pytest.approx(
-      [sum(row['histogram'][k + 1 :]) / steps for k in range(row['gamma'])]
-    )
+    assert sum(row['histogram']) <= row['target_calls'] <= row['tokens']
     assert row['tau_ci'] is None  # Two prompts are too few.
+  assert {r['compilations'] for r in rows} == {1}  # Whatever the temperature.
 
 
 def test_greedy_rows_are_plain_decoding(rows):
@@ -180,10 +174,6 @@ def test_the_last_batch_is_filled_up_with_nothing(folder, tmp_path):
   assert last.indices.tolist() == [2, 2]
   assert last.new_tokens.tolist() == [12, 0]
   assert (first.live, last.live) == (2, 1)
-
-
-def test_one_program_whatever_the_temperature(rows):
-  assert {r['compilations'] for r in rows} == {1}
 
 
 def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):

@@ -225,16 +225,13 @@ def test_settings_are_checked_before_anything_is_read(field, value):
   assert 'NO_SUCH_NAME' not in str(error.value)  # It may be the key itself.
 
 
-def test_what_is_not_installed_is_said(monkeypatch):
-  monkeypatch.setattr(serve, '_NEEDED', ('starlette', 'no_such_thing'))
-  with pytest.raises(UserError, match='needs no_such_thing'):
-    serve.check(serving.settings(None))
-
-
 def test_a_key_is_read_from_its_variable(monkeypatch):
   monkeypatch.setenv('MY_KEY', 'secret')
   assert serve.check(serving.settings(None, key='MY_KEY')) == 'secret'
   assert serve.check(serving.settings(None)) == ''
+  monkeypatch.setattr(serve, '_NEEDED', ('starlette', 'no_such_thing'))
+  with pytest.raises(UserError, match='needs no_such_thing'):
+    serve.check(serving.settings(None))
 
 
 def test_an_address_says_where_the_api_is():
@@ -253,14 +250,9 @@ def test_draft_lengths_are_chosen_by_load(tmp_path):
   held.warm_up()
   asked = ([5, 6, 7], [8, 9], [1, 2, 3, 4])
   for prompt in asked:
-    held.submit(
-      pool.Request(
-        prompt,
-        20,
-        generate.row_keys(0, [0]),
-        opened.kinds.values(0.0, **opened.defaults),
-      )
-    )
+    values = opened.kinds.values(0.0, **opened.defaults)
+    key = generate.row_keys(0, [0])
+    held.submit(pool.Request(prompt, 20, key, values))
   texts = models.texts_of(held)
   plain = specjax.decode(pair.target, None, asked, new_tokens=20)
   assert [texts[n] for n in range(3)] == plain.tokens
