@@ -198,14 +198,11 @@ def test_drafts_are_those_of_the_published_module(
   read = assistant._read(target, path, {})
   head = assistant.Head(target.model, read.config['module'])
   check_along_a_text(
-    assistant.walk(head),
-    target.model,
-    Params(weights, models.double(loaded.params)),
-    TEXT,
-    np.asarray(out.taps[0]),
-    Restated(target, grouped, out.flight).draft,
+    assistant.walk(head), target.model,
+    Params(weights, models.double(loaded.params)), TEXT,
+    np.asarray(out.taps[0]), Restated(target, grouped, out.flight).draft,
     cache=out.flight,
-  )
+  )  # fmt: skip
 
 
 def test_greedy_texts_are_those_of_the_target(target, tmp_path):

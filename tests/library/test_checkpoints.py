@@ -17,30 +17,21 @@ from specjax.checkpoints.families import FAMILIES, conversion, values
 from specjax.models import transformer
 
 CONFIG = transformer.TransformerConfig(
-  vocab_size=11,
-  width=8,
-  num_layers=2,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=6,
-  mlp_width=5,
-  max_positions=32,
-)
+  vocab_size=11, width=8, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6,
+  mlp_width=5, max_positions=32,
+)  # fmt: skip
 # Every row of the Llama table is used by one of these.
 CONFIGS = {
   'plain': CONFIG,
   'tied': dataclasses.replace(CONFIG, tied_embeddings=True),
   'biased': dataclasses.replace(
-    CONFIG, qkv_bias=True, out_bias=True, mlp_bias=True
+    CONFIG, qkv_bias=True, out_bias=True, mlp_bias=True,
   ),
   'other': dataclasses.replace(
-    CONFIG,
-    num_kv_heads=4,
-    activation=values.gelu,
-    rope_theta=5e5,
+    CONFIG, num_kv_heads=4, activation=values.gelu, rope_theta=5e5,
     norm_eps=1e-6,
   ),
-}
+}  # fmt: skip
 
 
 def make(config=CONFIG):
@@ -115,17 +106,10 @@ def test_save_rounds_to_float16_unless_told(tmp_path):
 def test_load_accepts_the_attributes_of_old_files(saved):
   whole, _ = checkpoints.load(saved)
   edit_config(
-    saved,
-    rope_parameters=...,
-    rope_theta=10000,
-    rope_scaling=None,
-    dtype=...,
-    torch_dtype='float16',
-    hidden_act=...,
-    attention_bias=...,
-    mlp_bias=...,
+    saved, rope_parameters=..., rope_theta=10000, rope_scaling=None, dtype=...,
+    torch_dtype='float16', hidden_act=..., attention_bias=..., mlp_bias=...,
     tie_word_embeddings=...,
-  )
+  )  # fmt: skip
   assert checkpoints.load(saved)[0] is whole
   edit_config(saved, rope_theta=..., rope_scaling={'type': 'default'})
   assert checkpoints.load(saved)[0] is whole
@@ -141,15 +125,11 @@ def test_missing_attributes_take_the_defaults_of_the_family():
   _, config = conversion.read_attributes(
     FAMILIES,
     {
-      'model_type': 'llama',
-      'vocab_size': 11,
-      'hidden_size': 8,
-      'num_hidden_layers': 1,
-      'num_attention_heads': 2,
-      'num_key_value_heads': None,
-      'intermediate_size': 5,
+      'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
+      'num_hidden_layers': 1, 'num_attention_heads': 2,
+      'num_key_value_heads': None, 'intermediate_size': 5,
     },
-  )
+  )  # fmt: skip
   assert (config.num_kv_heads, config.head_dim) == (2, 4)
   assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
   assert config.activation is nn.silu
@@ -311,16 +291,13 @@ def test_interrupted_save_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    (
-      {'layer_norm': True, 'qk_norm': True},
-      r'qwen3 has no layer_norm = True',
-    ),
+    ({'layer_norm': True, 'qk_norm': True}, r'qwen3 has no layer_norm = True'),
     ({'rope_theta': None}, r'llama has no rope_theta = None'),
     ({'head_bias': True}, r'llama has no head_bias = True'),
     ({'activation': jnp.tanh}, r'activation .* has no name'),
     ({'num_heads': 6}, r'width = 8 must be a multiple of num_heads = 6'),
   ],
-)
+)  # fmt: skip
 def test_save_rejects_what_no_family_has(changes, message, tmp_path):
   model, params = make(dataclasses.replace(CONFIG, **changes))
   with pytest.raises(CheckpointError, match=message):

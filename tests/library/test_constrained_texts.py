@@ -33,15 +33,9 @@ def write(drafted, name):
   target, draft = drafted
   prompts = [f'{i}: ' for i in range(ROWS)]
   return specjax.decode(
-    target,
-    draft,
-    prompts,
-    gamma=3,
-    new_tokens=NEW,
-    temperature=1.0,
-    seed=0,
+    target, draft, prompts, gamma=3, new_tokens=NEW, temperature=1.0, seed=0,
     constraint=constraints.load(pair.constraint(name)),
-  )
+  )  # fmt: skip
 
 
 def validate(name, out):

@@ -84,20 +84,10 @@ SMALL = Tokens(
 @pytest.mark.parametrize(
   'pattern',
   [
-    'ab?a*',
-    'a|ab',
-    'ab|a|abab',
-    '(ab)*',
-    'aba?',
-    '(a|b){2,4}',
-    '',
-    '(|a)b',
-    '[^a]*',
-    '(?:é|a)b*?',
-    'a{2,3}?',
-    '(?s).*b',
+    'ab?a*', 'a|ab', 'ab|a|abab', '(ab)*', 'aba?', '(a|b){2,4}', '', '(|a)b',
+    '[^a]*', '(?:é|a)b*?', 'a{2,3}?', '(?s).*b',
   ],
-)
+)  # fmt: skip
 def test_token_sequences_are_texts_where_their_bytes_match(pattern):
   automaton = compiling.from_regex(pattern, pattern, SMALL)
   assert automaton.next.dtype == automaton.classes.dtype == np.int16
@@ -158,17 +148,11 @@ def test_several_tokens_end_a_text():
 
 
 REGEXES = (
-  '',
-  'ab?',
-  'def [a-z_]{1,12}\\(\\):',
-  '[0-9]{4}-[0-9]{2}-[0-9]{2}',
-  '(?:yes|no|maybe)(?:, (?:yes|no|maybe)){0,3}',
-  '[^"]*',
-  'é[à-ü]{2,5}(?:日本|語)*',
-  '(?i)return [a-z]+',
-  '\\w{2,4} \\d+',
+  '', 'ab?', 'def [a-z_]{1,12}\\(\\):', '[0-9]{4}-[0-9]{2}-[0-9]{2}',
+  '(?:yes|no|maybe)(?:, (?:yes|no|maybe)){0,3}', '[^"]*',
+  'é[à-ü]{2,5}(?:日本|語)*', '(?i)return [a-z]+', '\\w{2,4} \\d+',
   '(?s).{0,20}',
-)
+)  # fmt: skip
 SCHEMAS = {
   'loose': {
     'type': 'object',
@@ -381,15 +365,8 @@ _ANY_SCHEMA = st.recursive(
 def test_a_value_matches_where_it_validates(schema, values):
   validator = jsonschema.Draft202012Validator(schema)
   values = [
-    *values,
-    *range(-10, 11),
-    [],
-    [1],
-    [1, 1],
-    [True] * 3,
-    {'a': 1},
-    'é',
-  ]
+    *values, *range(-10, 11), [], [1], [1, 1], [True] * 3, {'a': 1}, 'é',
+  ]  # fmt: skip
   valid = [validator.is_valid(x) for x in values]
   _, pattern = schemas.to_regex(schema)
   for value, holds in zip(values, valid, strict=True):

@@ -231,12 +231,9 @@ def test_forced_tokens_are_drafted_until_there_is_a_choice():
   batch = len(states)
   values = values_of([SECOND] * batch)
   ctx = Context(
-    jnp.zeros((batch, 8), jnp.int32),
-    jnp.ones(batch, jnp.int32),
-    (),
-    values,
+    jnp.zeros((batch, 8), jnp.int32), jnp.ones(batch, jnp.int32), (), values,
     sampling.History(state=jnp.arange(batch)),
-  )
+  )  # fmt: skip
   draft, _ = forced.make(depth).propose(None, (), ctx, None)
   lengths = []
   for state in states:

@@ -187,16 +187,10 @@ def test_a_row_without_finite_logits_harms_nobody():
     """With nobody else in the batch where there is a single index."""
     chosen = [prompts[i] for i in indices]
     found = continuous.decode(
-      params._replace(target=target),
-      chosen,
-      spec=spec_of('lm'),
-      new_tokens=6,
-      key=generate.row_keys(0, indices),
-      values=sampling.make(len(chosen), 0.0),
-      rows=ROWS,
-      group=GROUP,
-      slots=128,
-    )
+      params._replace(target=target), chosen, spec=spec_of('lm'), new_tokens=6,
+      key=generate.row_keys(0, indices), values=sampling.make(len(chosen), 0.0),
+      rows=ROWS, group=GROUP, slots=128,
+    )  # fmt: skip
     return {indices[result.prompt]: result for result in found}
 
   found = texts(range(len(prompts)))
@@ -222,14 +216,11 @@ def test_every_group_is_read_into_buffers_that_hold_any(monkeypatch):
 
   monkeypatch.setattr(generate, 'start', read)
   found = continuous.decode(
-    None,
-    [[1] * 3, [1] * 200, [1] * 3],
+    None, [[1] * 3, [1] * 200, [1] * 3],
     spec=Spec(model._replace(config=config), plain.make(), verify.token),
-    new_tokens=[1, 5, 300],
-    key=generate.row_keys(0, range(3)),
-    values=sampling.make(3),
-    rows=1,
-  )
+    new_tokens=[1, 5, 300], key=generate.row_keys(0, range(3)),
+    values=sampling.make(3), rows=1,
+  )  # fmt: skip
   with pytest.raises(_Read) as stopped:
     next(found)
   assert stopped.value.args == (384, 256)

@@ -130,13 +130,9 @@ def job():
   assert np.minimum(P, Q).sum() == pytest.approx(ALPHA)
   logits = (jnp.log(jnp.float32([x, x, x])) for x in (P, Q))
   job = measure.Job(
-    [[0]] * ROWS,
-    np.arange(ROWS),
-    sampling.make(ROWS),
-    np.resize(NEW, ROWS),
-    seed=0,
-    slots=generate.slots_for(SPEC, 1 + max(NEW)),
-  )
+    [[0]] * ROWS, np.arange(ROWS), sampling.make(ROWS), np.resize(NEW, ROWS),
+    seed=0, slots=generate.slots_for(SPEC, 1 + max(NEW)),
+  )  # fmt: skip
   return measure.Decoding(SPEC, Params(*logits)), job
 
 

@@ -53,13 +53,10 @@ def published(own):
 
 
 CONFIG = {
-  'num_attention_heads': 2,
-  'num_key_value_heads': 1,
-  'head_dim': 4,
-  'num_hidden_layers': HEAD.sizes.layers,
-  'rms_norm_eps': 1e-5,
+  'num_attention_heads': 2, 'num_key_value_heads': 1, 'head_dim': 4,
+  'num_hidden_layers': HEAD.sizes.layers, 'rms_norm_eps': 1e-5,
   'rope_theta': 10000.0,
-}
+}  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -80,14 +80,10 @@ def assert_agrees(model, params, reference):
   if sources is not None:
     source = Source(*prefill.pad([*sources, *reference.sources], 24))
   stepped, written = run(
-    model,
-    params,
-    tokens,
-    jnp.array([*lengths, *BEGIN], jnp.int32),
-    jnp.array([*lengths, count, count], jnp.int32),
-    count - min(BEGIN) + 1,
+    model, params, tokens, jnp.array([*lengths, *BEGIN], jnp.int32),
+    jnp.array([*lengths, count, count], jnp.int32), count - min(BEGIN) + 1,
     source,
-  )
+  )  # fmt: skip
   close = functools.partial(np.testing.assert_allclose, rtol=0, atol=2e-4)
   # Without a cache the layers of the others are those of `test_transformer`.
   if model.config.sharing:

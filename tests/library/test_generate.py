@@ -333,13 +333,10 @@ def test_a_generation_is_one_dispatch():
 @pytest.mark.parametrize(
   ('steps', 'finished', 'calls'),
   [
-    (1, 2, (1, 1)),
-    (2, 2, (2, 1)),
-    (9, 1, (1, 1)),
-    (9, 2, (2, 1)),
+    (1, 2, (1, 1)), (2, 2, (2, 1)), (9, 1, (1, 1)), (9, 2, (2, 1)),
     (0, 2, (0, 0)),
   ],
-)
+)  # fmt: skip
 def test_a_chunk_ends_at_its_steps_or_its_finished_rows(steps, finished, calls):
   """The first row needs two steps, the other one."""
   stop = generate.StopWhen(jnp.int32(steps), jnp.int32(finished))

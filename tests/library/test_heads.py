@@ -115,16 +115,9 @@ def test_training_sees_what_drafting_sees(float64):
     np.testing.assert_allclose(step.features[:, 0], expected, atol=1e-12)
     sees = jnp.broadcast_to(jnp.arange(5) <= j + 1, (2, 1, 5))
     step = walker.feed(
-      params,
-      kept,
-      step.block,
-      ctx,
-      j + 1,
-      j + 1,
-      tokens[:, begin + j, None],
-      step.features,
-      sees,
-    )
+      params, kept, step.block, ctx, j + 1, j + 1, tokens[:, begin + j, None],
+      step.features, sees,
+    )  # fmt: skip
 
 
 @pytest.mark.slow

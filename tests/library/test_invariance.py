@@ -65,14 +65,9 @@ def decode(name, rows, slots=SLOTS, new=None, seed=None):
   room = [FULL - len(prompt) for prompt in prompts]
   new = room if new is None else np.minimum(new, room)
   state = models.begin(
-    name,
-    temperature,
-    prompts,
-    eos=(),
-    new_tokens=new,
-    slots=slots,
+    name, temperature, prompts, eos=(), new_tokens=new, slots=slots,
     indices=rows,
-  )
+  )  # fmt: skip
   assert state.tokens.shape[1] == slots
   if seed is not None:
     state = litter(state, seed)

@@ -105,14 +105,9 @@ def test_without_a_corpus_the_best_match_is_copied(text):
 @functools.partial(jax.jit, static_argnames='candidates')
 def draft(corpus, text, length, candidates):
   return ngram.draft_row(
-    corpus,
-    text,
-    length,
-    depth=DEPTH,
-    longest=LONGEST,
-    candidates=candidates,
+    corpus, text, length, depth=DEPTH, longest=LONGEST, candidates=candidates,
     places=PLACES,
-  )
+  )  # fmt: skip
 
 
 def paths_of(drafted):

@@ -70,15 +70,10 @@ def test_intervals_end_where_values_do():
 def test_acceptance_by_position():
   """Four steps of depth 2 that accepted 0, 1, 2, 2; one proposed nothing."""
   counts = Counts(
-    histogram=np.array([[2, 1, 2]]),
-    tried=np.array([[4, 3]]),
-    accepted=np.array([[3, 2]]),
-    drafted=np.array([8]),
-    tokens=np.array([10]),
-    target_calls=np.array([5]),
-    overlap=np.array([2.0]),
-    misses=np.array([1]),
-  )
+    histogram=np.array([[2, 1, 2]]), tried=np.array([[4, 3]]),
+    accepted=np.array([[3, 2]]), drafted=np.array([8]), tokens=np.array([10]),
+    target_calls=np.array([5]), overlap=np.array([2.0]), misses=np.array([1]),
+  )  # fmt: skip
   unconditional, conditional = metrics.by_position(counts)
   assert unconditional == [0.6, 0.4]
   assert conditional == [0.75, pytest.approx(2 / 3)]

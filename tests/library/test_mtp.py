@@ -256,13 +256,10 @@ def test_drafts_are_those_of_the_published_module(kind, load, tmp_path):
   else:
     restated = Restated(kind, target)
   check_along_a_text(
-    eagle.walk(mtp._read(target, {}).head),
-    model,
-    Params(target.params, loaded.params),
-    TEXT,
-    np.asarray(hidden),
+    eagle.walk(mtp._read(target, {}).head), model,
+    Params(target.params, loaded.params), TEXT, np.asarray(hidden),
     restated.draft,
-  )
+  )  # fmt: skip
 
 
 def stack_experts(tensors):

@@ -43,11 +43,8 @@ def best_of(p, q, count, depth):
 
 @pytest.mark.parametrize(
   ('count', 'parents'),
-  [
-    (2, (0, 0, 1, 2)),
-    pytest.param(3, (0, 0, 0), marks=pytest.mark.slow),
-  ],
-)
+  [(2, (0, 0, 1, 2)), pytest.param(3, (0, 0, 0), marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_a_step_is_block_verification_of_the_best_path(count, parents, float64):
   p, q = rules.pair(7, 'plain')
   depth = len(parents) // count

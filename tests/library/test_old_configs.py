@@ -12,13 +12,9 @@ from specjax.models import rotary
 from tests.support import tiny_families
 
 SIZES = {
-  'hidden_size': 16,
-  'intermediate_size': 16,
-  'num_attention_heads': 2,
-  'num_key_value_heads': 2,
-  'head_dim': 8,
-  'vocab_size': 16,
-}
+  'hidden_size': 16, 'intermediate_size': 16, 'num_attention_heads': 2,
+  'num_key_value_heads': 2, 'head_dim': 8, 'vocab_size': 16,
+}  # fmt: skip
 
 
 def read(kind, **attributes):

@@ -20,26 +20,20 @@ DOORS = {'adapted': own_models.adapted, 'full': own_models.full}
 # What the check says of a bug.
 SAYS = {
   'adapted': {
-    'mask': 'mask',
-    'positions': 'nodes of a tree',
+    'mask': 'mask', 'positions': 'nodes of a tree',
     'length': r'at or beyond the length|ignores the length',
-    'cursor': 'writes elsewhere',
-    'logits': 'logits are bfloat16',
-    'no slots': 'open_cache',
-    'shape': 'apply must return the cache',
+    'cursor': 'writes elsewhere', 'logits': 'logits are bfloat16',
+    'no slots': 'open_cache', 'shape': 'apply must return the cache',
     'type': 'apply must return the cache',
   },
   'full': {
-    'batch': 'rows of a batch',
-    'ragged': 'other lengths',
+    'batch': 'rows of a batch', 'ragged': 'other lengths',
     'length': r'at or beyond the length|ignores the length',
-    'flight': 'token by token',
-    'writes': 'the rows of the tokens fed',
-    'taps': 'taps',
-    'head': 'head must return logits',
+    'flight': 'token by token', 'writes': 'the rows of the tokens fed',
+    'taps': 'taps', 'head': 'head must return logits',
     'layers': 'for each of the 3 layers',
   },
-}
+}  # fmt: skip
 
 
 def loaders(door):

@@ -34,13 +34,9 @@ def texts():
 
 def decode(spec, params, texts):
   job = measure.Job(
-    texts,
-    np.arange(len(texts)),
-    sampling.make(len(texts), 0.0),
-    NEW,
-    0,
+    texts, np.arange(len(texts)), sampling.make(len(texts), 0.0), NEW, 0,
     generate.slots_for(spec, max(LENGTHS) + NEW),
-  )
+  )  # fmt: skip
   return job, measure.decode(Decoding(spec, params), job, timed=False).texts
 
 

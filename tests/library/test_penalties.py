@@ -26,16 +26,10 @@ from specjax.types import Params, Spec
 from tests.support import models, papers_in_numpy, processors
 
 NEUTRAL = {
-  'top_k': 0,
-  'top_p': 1.0,
-  'min_p': 0.0,
-  'logit_bias': {},
-  'repetition_penalty': 1.0,
-  'presence_penalty': 0.0,
-  'frequency_penalty': 0.0,
-  'forbidden': (),
-  'min_new_tokens': 0,
-}
+  'top_k': 0, 'top_p': 1.0, 'min_p': 0.0, 'logit_bias': {},
+  'repetition_penalty': 1.0, 'presence_penalty': 0.0, 'frequency_penalty': 0.0,
+  'forbidden': (), 'min_new_tokens': 0,
+}  # fmt: skip
 WARPS = ('top_k', 'top_p', 'min_p')
 
 
@@ -287,13 +281,9 @@ SETTINGS = (
     (2, 0, 1),
     1.25,
     {
-      'logit_bias': {1: 0.5},
-      'repetition_penalty': 1.5,
-      'presence_penalty': 0.5,
-      'frequency_penalty': 0.75,
-      'forbidden': (3,),
-      'min_new_tokens': 2,
-      'min_p': 0.125,
+      'logit_bias': {1: 0.5}, 'repetition_penalty': 1.5,
+      'presence_penalty': 0.5, 'frequency_penalty': 0.75, 'forbidden': (3,),
+      'min_new_tokens': 2, 'min_p': 0.125,
     },
   ),
   (
@@ -301,7 +291,7 @@ SETTINGS = (
     0.0,
     {'frequency_penalty': 2.0, 'presence_penalty': 1.0, 'min_new_tokens': 4},
   ),
-)
+)  # fmt: skip
 
 SPEC = Spec(TABLE, lm.make(TABLE, 3), verify.token, (LAST,))
 TREE = Spec(
@@ -423,14 +413,11 @@ def whole(x):
 
 
 IN_RANGE = {
-  'top_k': whole,
-  'top_p': lambda x: 0 < x <= 1,
-  'min_p': lambda x: 0 <= x < 1,
+  'top_k': whole, 'top_p': lambda x: 0 < x <= 1, 'min_p': lambda x: 0 <= x < 1,
   'repetition_penalty': lambda x: 0 < x < np.inf,
   'presence_penalty': lambda x: -2 <= x <= 2,
-  'frequency_penalty': lambda x: -2 <= x <= 2,
-  'min_new_tokens': whole,
-}
+  'frequency_penalty': lambda x: -2 <= x <= 2, 'min_new_tokens': whole,
+}  # fmt: skip
 
 
 SUBNORMAL = st.sampled_from([1e-45, 1e-38, -1e-39])

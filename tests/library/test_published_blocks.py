@@ -18,21 +18,12 @@ TARGET, V = models.TARGET, models.VOCAB
 E, D, HEADS, KV, MLP, LAYERS, MASK = 8, 4, 4, 2, 12, 2, 9
 HOST = Target(TARGET)
 SIZES = {
-  'model_type': 'qwen3',
-  'hidden_size': E,
-  'num_hidden_layers': LAYERS,
-  'num_attention_heads': HEADS,
-  'num_key_value_heads': KV,
-  'head_dim': D,
-  'intermediate_size': MLP,
-  'rms_norm_eps': 1e-5,
-  'rope_theta': 1e6,
-  'vocab_size': V,
-  'max_position_embeddings': 4096,
-  'attention_bias': False,
-  'hidden_act': 'silu',
-  'layer_types': ['full_attention'] * LAYERS,
-}
+  'model_type': 'qwen3', 'hidden_size': E, 'num_hidden_layers': LAYERS,
+  'num_attention_heads': HEADS, 'num_key_value_heads': KV, 'head_dim': D,
+  'intermediate_size': MLP, 'rms_norm_eps': 1e-5, 'rope_theta': 1e6,
+  'vocab_size': V, 'max_position_embeddings': 4096, 'attention_bias': False,
+  'hidden_act': 'silu', 'layer_types': ['full_attention'] * LAYERS,
+}  # fmt: skip
 AUTHORS = SIZES | {
   'architectures': ['DFlashDraftModel'],
   'block_size': 5,
@@ -166,13 +157,9 @@ def test_a_head_drafts_for_a_target_with_states(tmp_path):
   config = AUTHORS | {'hidden_size': 24, 'vocab_size': 48}
   path = write(tmp_path / 'head', config, tensors_of('z-lab', 24))
   out = specjax.decode(
-    target,
-    dflash.load(target, path),
-    stored.prompts,
-    gamma=3,
-    new_tokens=20,
+    target, dflash.load(target, path), stored.prompts, gamma=3, new_tokens=20,
     temperature=0.0,
-  )
+  )  # fmt: skip
   assert out.tokens == stored.texts
   assert 0 < out.counts.accepted.sum() < out.counts.tried.sum()
   others = dflash.alternatives(target, path)

@@ -124,13 +124,9 @@ def test_drafts_are_those_of_the_published_module(layout, tmp_path):
   restated = written.Restated(layout, weights, target_weights())
   walker = eagle.walk(head) if layout.mask is None else at_once.walk(head, 4)
   check_along_a_text(
-    walker,
-    written.TARGET,
-    Params(target_weights(), loaded.params),
-    TEXT,
-    tapped(layout.taps),
-    restated.draft,
-  )
+    walker, written.TARGET, Params(target_weights(), loaded.params), TEXT,
+    tapped(layout.taps), restated.draft,
+  )  # fmt: skip
 
 
 AT_ONCE = written.LAYOUTS['P-EAGLE']
@@ -153,13 +149,10 @@ def test_a_mask_that_sees_a_rejected_pair_is_seen(tmp_path):
   )
   with pytest.raises(AssertionError, match='Not equal to tolerance'):
     check_along_a_text(
-      right._replace(commit=commit),
-      written.TARGET,
-      Params(target_weights(), loaded.params),
-      TEXT,
-      tapped(AT_ONCE.taps),
+      right._replace(commit=commit), written.TARGET,
+      Params(target_weights(), loaded.params), TEXT, tapped(AT_ONCE.taps),
       restated.draft,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.slow

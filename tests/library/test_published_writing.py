@@ -165,16 +165,11 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
 @pytest.mark.parametrize(
   'wrong',
   [
-    {'mask_token': None},
-    {'qk_norm': False},
-    {'causal': True},
-    {'anchored': True},
-    {'correction': 'gru'},
-    {'confidence': 'place'},
-    {'conv': 2},
-    {'windows': (None, 9)},
+    {'mask_token': None}, {'qk_norm': False}, {'causal': True},
+    {'anchored': True}, {'correction': 'gru'}, {'confidence': 'place'},
+    {'conv': 2}, {'windows': (None, 9)},
   ],
-)
+)  # fmt: skip
 def test_a_block_that_the_form_does_not_have_is_refused(tmp_path, wrong):
   (name,) = wrong
   with pytest.raises(ValueError, match=f'{name} of the head is'):

@@ -69,14 +69,9 @@ def worth(text, factor, candidates):
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def drafted(tokens, length, factor, candidates):
   return suffix.draft_row(
-    tokens,
-    length,
-    depth=DEPTH,
-    longest=LONGEST,
-    factor=factor,
-    candidates=candidates,
-    places=SLOTS,
-  )
+    tokens, length, depth=DEPTH, longest=LONGEST, factor=factor,
+    candidates=candidates, places=SLOTS,
+  )  # fmt: skip
 
 
 @pytest.mark.parametrize('factor', [1.0, 2.5])

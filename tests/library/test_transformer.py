@@ -44,12 +44,9 @@ GEMMA = models.tiny(
   attention_cap=3.0, logit_cap=9.0,
 )  # fmt: skip
 EXPERTS = models.tiny(
-  VOCAB,
-  2,
-  parallel=True,
-  rotary_dim=2,
+  VOCAB, 2, parallel=True, rotary_dim=2,
   experts=Experts(count=5, chosen=2, width=12, dense=(0,)),
-)
+)  # fmt: skip
 WHOLE = 512  # slots of the large blocks that are walked
 CHOICES = {
   name: models.tiny(VOCAB, 2, **options)

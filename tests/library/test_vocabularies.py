@@ -166,11 +166,7 @@ def test_equal_ids_need_no_tables():
 
 
 @pytest.mark.parametrize(
-  'sizes',
-  [
-    reading.Sizes(3, 1.25, 2),
-    reading.Sizes(3, 1, 0),
-  ],
+  'sizes', [reading.Sizes(3, 1.25, 2), reading.Sizes(3, 1, 0)]
 )
 def test_a_text_has_the_same_length_read_at_once_and_by_steps(sizes):
   random = np.random.default_rng(0)
