@@ -18,6 +18,8 @@ from specjax.loop.token_records import ORIGINS as ORIGINS
 from specjax.models import sharding
 from specjax.types import Counts, Draft, Params, Spec, SpecState
 
+COLOURS = dict(zip(ORIGINS, ('32', '31', '33'), strict=True))  # of a terminal
+
 
 class Judged(NamedTuple):
   """A verdict with the chances that it came from."""
@@ -170,3 +172,19 @@ def piece(tokenizer, ids: list[int], shown: int) -> str:
   """
   text = tokenizer.decode(ids)
   return '' if text.endswith('\ufffd') else text[shown:]
+
+
+def paint(text: str, kind: str, colour: bool) -> str:
+  """Returns a text in the colour of its origin.
+
+  Args:
+    text: of a token.
+    kind: its origin.
+    colour: false where there is no terminal, and the text stays as it is.
+  """
+  return f'\x1b[{COLOURS[kind]}m{text}\x1b[0m' if colour and text else text
+
+
+def legend() -> str:
+  """Returns the names of the origins, each in its colour."""
+  return ' '.join(paint(kind, kind, True) for kind in COLOURS)

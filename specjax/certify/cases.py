@@ -345,10 +345,11 @@ def _random(fresh) -> Callable[[TinyModels], Any]:
 _SIZES = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 _EAGLE = Sizes(3, (0, 1), **_SIZES, mlp_width=16)
 
-
-_MASKED = dataclasses.replace(
-  _EAGLE, join='pair', norms=('token', 'feature', 'last'), mask_token=0
+# As others publish them, joined from the token's and the target's features.
+_PUBLISHED = dataclasses.replace(
+  _EAGLE, join='pair', norms=('token', 'feature', 'last')
 )
+_MASKED = dataclasses.replace(_PUBLISHED, mask_token=0)
 
 
 def _eagle(name: str, sizes: Sizes) -> Kind:
@@ -378,12 +379,9 @@ def _dflash(name: str, parents: tuple[int, ...], **more: Any) -> Kind:
 
 
 EAGLE = _eagle('EAGLE-3', _EAGLE)
-# As others publish them: a token that has no logit is never drafted.
+# A token that has no logit is never drafted.
 PUBLISHED = _eagle(
-  'published EAGLE-3',
-  dataclasses.replace(
-    _EAGLE, join='pair', norms=('token', 'feature', 'last'), draft_vocab=2
-  ),
+  'published EAGLE-3', dataclasses.replace(_PUBLISHED, draft_vocab=2)
 )
 PARD = _walked(
   'PARD',

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 
 import specjax
 from specjax import prompts
-from specjax.bench import single_model
+from specjax.bench import single_model, trace
 from specjax.bench.config import Experiment
 from specjax.bench.plan import plan
-from specjax.cli import command, progress, terminal
+from specjax.cli import command, progress
 from specjax.cli.fields import SEEDS
 from specjax.errors import UserError, blame, need
 
@@ -107,7 +107,7 @@ def speak(talker: Talker, colour: bool) -> None:
         first, early = time.perf_counter(), len(piece.tokens)
       tokens += piece.tokens
       shown = zip(piece.texts, piece.origins, strict=True)
-      text = ''.join(terminal.paint(t, kind, colour) for t, kind in shown)
+      text = ''.join(trace.paint(t, kind, colour) for t, kind in shown)
       print(text, end='', flush=True)
       last = piece
   except KeyboardInterrupt:
@@ -163,7 +163,7 @@ def talk(talker: Talker, first: str = '') -> None:
   """
   terminals = sys.stdin.isatty(), sys.stdout.isatty()
   if terminals[1]:
-    print(f'{terminal.legend()}   /plain /reset /quit')
+    print(f'{trace.legend()}   /plain /reset /quit')
   said: str | None = first
   if first:
     print(f'> {first}')

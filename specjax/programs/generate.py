@@ -19,7 +19,6 @@ from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command, hosts, progress
-from specjax.cli.terminal import legend, paint
 from specjax.errors import need
 from specjax.loop import generate
 from specjax.models import prefill
@@ -71,7 +70,7 @@ def show(plan: Plan) -> None:
       said = f'\n{talk.says[len(made)]}\n'
       made.append(speak(built, plan, found[0], said, colour, len(made)))
   if colour:
-    print(legend())
+    print(trace.legend())
   print(json.dumps({'turns': made} if chosen.talks else made[0]))
 
 
@@ -93,7 +92,7 @@ def speak(
       new.append(token.token)
       text = trace.piece(built.target.tokenizer, ids + new, shown)
       shown += len(text)
-      print(paint(text, token.origin, colour), end='', flush=True)
+      print(trace.paint(text, token.origin, colour), end='', flush=True)
   print()
   drafted = int(last.drafted.sum())
   ended = bool(new) and new[-1] in built.plain.eos
