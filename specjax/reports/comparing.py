@@ -96,13 +96,6 @@ def matched(
   ]
 
 
-def _columns(row: dict, statistic: Statistic) -> np.ndarray | None:
-  columns = [row.get(name) for name in statistic]
-  if any(c is None for c in columns) or len({*map(len, columns)}) != 1:
-    return None
-  return np.array(columns, float)
-
-
 def _common(cell: Cell, sizes: tuple[int, int]) -> tuple[list, list] | None:
   """Returns places of the units that both runs saw; None if they are too few.
 
@@ -139,7 +132,7 @@ def chance(ratio: metrics.Estimate) -> float:
 
 def compare_cell(cell: Cell, statistic: Statistic) -> Compared | None:
   """Compares one statistic of a cell; None if a run does not have it."""
-  a, b = (_columns(row, statistic) for row in (cell.one, cell.other))
+  a, b = (paired.columns(row, statistic) for row in (cell.one, cell.other))
   if a is None or b is None:
     return None
   common = _common(cell, (a.shape[1], b.shape[1]))

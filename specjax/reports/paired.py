@@ -7,6 +7,8 @@ noise.
 import math
 from typing import Any
 
+import numpy as np
+
 from specjax.reports import intervals
 from specjax.reports.markdown import Table, estimated, number
 from specjax.stats import metrics
@@ -39,9 +41,12 @@ def of_sums(*sums: Any) -> Any:
   return math.prod(a / b for a, b in quotients)
 
 
-def _columns(row: dict, statistic: Statistic) -> list | None:
-  columns = [row.get(name) for name in statistic]
-  return None if any(c is None for c in columns) else columns
+def columns(row: dict, statistic: Statistic) -> np.ndarray | None:
+  """Returns the columns of a statistic; None if a row does not have them."""
+  found = [row.get(name) for name in statistic]
+  if any(c is None for c in found) or len({*map(len, found)}) != 1:
+    return None
+  return np.array(found, float)
 
 
 def same_prompts(one: dict, other: dict) -> bool:
@@ -55,10 +60,10 @@ def difference(one: dict, other: dict, statistic: Statistic, relative=False):
 
   None if the prompts are not the same, or a row lacks the columns.
   """
-  a, b = _columns(one, statistic), _columns(other, statistic)
-  if a is None or b is None or not same_prompts(one, other):
+  a, b = (columns(row, statistic) for row in (one, other))
+  if a is None or b is None or a.shape != b.shape:
     return None
-  if len(a[0]) != len(b[0]):
+  if not same_prompts(one, other):
     return None
   if relative:
     change = metrics.estimate(
@@ -89,12 +94,12 @@ def pairs(rows: list[dict], axis: str) -> list[tuple[dict, dict]]:
 
 def table(rows: list[dict], axis: str, name: str, title: str) -> Table | None:
   """Shows the pairs of one axis; None without pairs."""
-  comparable = [p for p in pairs(rows, axis) if _columns(p[0], TAU)]
+  comparable = [p for p in pairs(rows, axis) if columns(p[0], TAU) is not None]
   if not comparable:
     return None
   rest = [k for k in ('domain', 'temperature', 'drafter', 'gamma') if k != axis]
   by_alpha = axis != 'verifier' and all(
-    _columns(row, ALPHA) for pair in comparable for row in pair
+    columns(row, ALPHA) is not None for pair in comparable for row in pair
   )
   head = [*rest, name, *(['alpha', 'difference'] if by_alpha else [])]
   head += [f'tau, {show(comparable[0][0][axis])}', 'tau']
