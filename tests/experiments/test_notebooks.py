@@ -122,13 +122,9 @@ def install_cell(path) -> str:
 
 
 def installed(monkeypatch, driver='', tpu=(), fails=()) -> list[list[str]]:
-  """Returns the packages that the first cell installs on a kind of machine.
+  """The packages that the first cell installs on a kind of machine.
 
-  Args:
-    monkeypatch: the fixture of the test.
-    driver: version that nvidia-smi says; '' without one.
-    tpu: files of devices.
-    fails: requirements that pip does not find.
+  It has a driver of some version, files of TPUs, and requirements that fail.
   """
   asked = []
 
@@ -191,13 +187,12 @@ def test_without_that_release_the_latest_is_installed(
 
 def test_a_cell_that_fails_is_named(tmp_path):
   path = tmp_path / 'a.ipynb'
-  path.write_text(
-    '{"cells": [{"cell_type": "code", "metadata": {"tags": ["one"]}, "source":'
-    '["x = 1"]},'
-    '{"cell_type": "code", "metadata": {"tags": ["no"]}, "source": ["1 / 0"]},'
-    '{"cell_type": "code", "metadata": {"tags": ["shell"]}, "source":'
-    '["!exit {x + 2}"]}]}'
-  )
+  sources = {'one': 'x = 1', 'no': '1 / 0', 'shell': '!exit {x + 2}'}
+  made = [
+    {'cell_type': 'code', 'metadata': {'tags': [tag]}, 'source': [source]}
+    for tag, source in sources.items()
+  ]
+  path.write_text(json.dumps({'cells': made}))
   with pytest.raises(notebooks.CellError, match='exit status 3'):
     notebooks.run_cells(path, skip_tags=('no',))
   with pytest.raises(notebooks.CellError, match='ZeroDivisionError'):

@@ -6,15 +6,10 @@ from specjax.sampling import Automaton
 
 
 def drawn(vocab, states, seed, eos, forced=0.3, many=4):
-  """A random automaton; the last of its states is behind the end of a text.
+  """A random automaton of `states` before the one behind the end of a text.
 
-  Args:
-    vocab: V.
-    states: before that one.
-    seed: of its moves.
-    eos: tokens that end a text.
-    forced: share of the states in which one token is allowed.
-    many: tokens that are allowed in the others, besides an end.
+  In a share `forced` of them one token is allowed, and in the others `many`
+  besides an end.
   """
   random = np.random.default_rng(seed)
   inside = np.setdiff1d(np.arange(vocab), eos)

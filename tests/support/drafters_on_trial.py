@@ -41,13 +41,9 @@ def _top_two(q):
 
 @functools.cache
 def _drafter(depth, report=_drawn, coins=_one_coin_each, begin=_last):
-  """A chain from a table.
+  """A chain from a table, behind the tokens [B] that `begin` gives.
 
-  Args:
-    depth: K.
-    report: q -> what `probs` says.
-    coins: (keys, depth) -> coins [B, K, 2].
-    begin: ctx -> the token [B] that a draft begins behind.
+  `probs` says what `report` makes of q, and coins are [B, K, 2].
   """
 
   def row(table, token, tossed):
@@ -110,9 +106,7 @@ def _drops_unlikely(draft):
 def _remembering(depth, states):
   """A drafter that remembers the token to begin behind.
 
-  Args:
-    depth: K.
-    states: (draft's first token, ctx, verdict) -> memory.
+  `states` makes it of the draft's first token, the context and the verdict.
   """
   right = _drafter(depth)
 

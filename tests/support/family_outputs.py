@@ -18,24 +18,15 @@ NEW = 20  # tokens that greedy decoding adds
 
 
 class Reference(NamedTuple):
-  """A checkpoint and what is expected of it.
+  """A checkpoint and what is expected of it."""
 
-  config: the content of `config.json`.
-  tensors: of `model.safetensors`.
-  tokens: [2, T] two texts.
-  logits: [2, T, V] after each of their tokens.
-  prompts: of many lengths; an encoder reads them where there is one.
-  texts: the NEW tokens that greedy decoding puts after each.
-  sources: what an encoder reads for `tokens`.
-  """
-
-  config: dict[str, Any]
-  tensors: dict[str, np.ndarray]
-  tokens: np.ndarray
-  logits: np.ndarray
-  prompts: list[list[int]]
-  texts: list[list[int]]
-  sources: list[list[int]] | None = None
+  config: dict[str, Any]  # the content of `config.json`
+  tensors: dict[str, np.ndarray]  # of `model.safetensors`
+  tokens: np.ndarray  # [2, T] two texts
+  logits: np.ndarray  # [2, T, V] after each of their tokens
+  prompts: list[list[int]]  # an encoder reads them where there is one
+  texts: list[list[int]]  # the NEW tokens of greedy decoding after each
+  sources: list[list[int]] | None = None  # what an encoder reads for `tokens`
 
   def write(self, folder: pathlib.Path) -> pathlib.Path:
     """Writes the checkpoint as a directory."""
@@ -50,13 +41,10 @@ class Reference(NamedTuple):
     safetensors.numpy.save_file(
       self.tensors | expected, FOLDER / f'{name}.safetensors'
     )
-    texts = {
-      'config': self.config,
-      'prompts': self.prompts,
-      'texts': self.texts,
-    }
-    if self.sources is not None:
-      texts['sources'] = self.sources
+    names = ('config', 'prompts', 'texts', 'sources')
+    texts = {name: getattr(self, name) for name in names}
+    if self.sources is None:
+      del texts['sources']
     content = json.dumps(texts, sort_keys=True)
     (FOLDER / f'{name}.json').write_text(content + '\n')
 

@@ -1,7 +1,8 @@
 """Published heads restated in numpy, by the names of their published tensors.
 
 Whole texts at once, without a cache: position by position as the papers and the
-published modules define them.
+published modules define them. Below, `logits` [K, V] are those of the body of a
+head and `hidden` [K, E] is what the output layer read.
 """
 
 import numpy as np
@@ -79,11 +80,11 @@ def convolved(own, name, x):
 def dflash(tensors, config, features, block, begin):
   """What the target's head reads [b, E] after a block of embeddings.
 
+  Tensors have their names in `model.safetensors` of z-lab.
+
   Args:
-    tensors: by their names in `model.safetensors` of z-lab.
-    config: `num_attention_heads`, `num_key_value_heads`, `head_dim`,
-      `num_hidden_layers`, `rms_norm_eps` and `rope_theta`; `window`, tokens
-      that are seen to either side, where not all are.
+    tensors: of the head.
+    config: as published; `window`, tokens that are seen to either side.
     features: [begin, len(taps) * E] of the target, of all tokens before.
     block: [b, E] embeddings of the last token and of masks.
     begin: position of the block.
@@ -123,11 +124,7 @@ def sigmoid(x):
 def dspark(tensors, logits, hidden, tokens):
   """Logits [K, V_d] of places, and how likely each is accepted [K], or None.
 
-  Args:
-    tensors: by their names in speculators' form.
-    logits: [K, V_d] of the body.
-    hidden: [K, E] that the output layer read.
-    tokens: [K] before each place.
+  `tokens` [K] stand before the places; names are those of speculators.
   """
   own = {k.removeprefix('markov_head.'): x for k, x in tensors.items()}
   rank = own['markov_w1.weight'].shape[1]
@@ -151,13 +148,7 @@ def dspark(tensors, logits, hidden, tokens):
 
 
 def llama(tensors, config, tokens):
-  """Logits [T, V] of a Llama or Qwen after every token of a text [T].
-
-  Args:
-    tensors: by their names in `model.safetensors`.
-    config: of its config.json.
-    tokens: of the text.
-  """
+  """Logits [T, V] of a Llama or Qwen after every token of a text [T]."""
   eps, heads = config['rms_norm_eps'], config['num_attention_heads']
   at, past = np.arange(len(tokens)), np.tri(len(tokens), dtype=bool)
   x = tensors['model.embed_tokens.weight'][tokens]
@@ -177,14 +168,8 @@ def llama(tensors, config, tokens):
 def domino(tensors, logits, hidden, embedded, plain):
   """Logits [K, V] of places after embeddings [K, E] of the tokens before.
 
-  The recurrent layer is that of torch: reset, update, new.
-
-  Args:
-    tensors: by their names in SpecForge's form.
-    logits: [K, V] of the body.
-    hidden: [K, E] that the output layer read.
-    embedded: [K, E].
-    plain: first places that are not corrected.
+  The recurrent layer is that of torch: reset, update, new. The first `plain`
+  places are not corrected. Names are those of SpecForge.
   """
   into, over = (tensors[f'prefix_gru.weight_{x}_l0'] for x in ('ih', 'hh'))
   state, said = np.zeros(over.shape[1]), []
@@ -202,12 +187,7 @@ def domino(tensors, logits, hidden, embedded, plain):
 def dflash2(tensors, logits, hidden, tokens, candidates):
   """Logits [K, V] of places, minus infinity where no candidate is.
 
-  Args:
-    tensors: by their names in the authors' form.
-    logits: [K, V] of the body.
-    hidden: [K, E] that the output layer read.
-    tokens: [K] before each place.
-    candidates: how many likeliest tokens there are.
+  `tokens` [K] stand before the places; names are those of the authors.
   """
   own = {k.removeprefix('candidate_selector.'): x for k, x in tensors.items()}
   said = np.full(logits.shape, -np.inf)
@@ -222,9 +202,7 @@ def dflash2(tensors, logits, hidden, tokens, candidates):
 def medusa(tensors, feature):
   """Logits [K, V] of all heads after the target's normed feature [E].
 
-  Args:
-    tensors: by their names in `medusa_lm_head.pt`.
-    feature: that the target's own head reads, too.
+  Names are those of `medusa_lm_head.pt`.
   """
   said = []
   while f'{len(said)}.1.weight' in tensors:

@@ -18,15 +18,9 @@ def store(
   revision: str = 'main',
   commit: str = COMMITS[0],
 ) -> pathlib.Path:
-  """Puts files of a directory into a cache; returns the snapshot.
+  """Puts files of a checkpoint, or all of it, into a cache as owner/model.
 
-  Args:
-    cache: its folder.
-    name: owner/model.
-    source: a checkpoint.
-    files: those that are there; all where none are named.
-    revision: a branch or tag that points to the commit.
-    commit: of the snapshot.
+  Returns the snapshot of the commit, to which the revision points.
   """
   repository = cache / f'models--{name.replace("/", "--")}'
   snapshot = repository / 'snapshots' / commit

@@ -228,12 +228,9 @@ score = jax.jit(transformer.score, static_argnums=0)
 
 
 def without_cache(model, params, prompt, count):
-  """Logits after a prompt and every text of up to `count` tokens on top.
+  """Logits [V] after a prompt and every text of up to `count` tokens on top.
 
   By full forward passes in float64, without any cache.
-
-  Returns:
-    A dict from the text after the prompt to logits [V].
   """
   vocab = model.config.vocab_size
   texts = [

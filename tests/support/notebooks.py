@@ -121,7 +121,7 @@ def _run(path, sources: list[str], folder: str, timeout: float) -> str:
 
 
 def run_cells(path, skip_tags=(), after: dict[str, str] | None = None) -> str:
-  """Runs a notebook in a process and an empty folder of its own.
+  """Returns what a notebook prints in a process and an empty folder of its own.
 
   Args:
     path: of the notebook.
@@ -129,12 +129,8 @@ def run_cells(path, skip_tags=(), after: dict[str, str] | None = None) -> str:
     after: source that runs after the first cell with a tag, by tag: how a test
       changes what a cell has set.
 
-  Returns:
-    What the cells printed.
-
   Raises:
     CellError: a cell failed, or printed too much.
-    subprocess.TimeoutExpired: they took too long.
   """
   sources = []
   left = dict(after or {})

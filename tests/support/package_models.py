@@ -49,11 +49,8 @@ def greedy(logits, vocab: int = 61, end: int = 0) -> list[list[int]]:
 def check_target(target, smaller, expected: list[list[int]]) -> None:
   """Compares with greedy texts, plain and speculative, and draws by seeds.
 
-  Args:
-    target: of a package.
-    smaller: of the same kind with the same tokens, or any draft.
-    expected: texts of the package's own sampler for `prompts`, up to NEW tokens
-      or the one that ends a text.
+  Expected are texts of the package's own sampler for `prompts`. `smaller` is a
+  draft of the same tokens.
   """
   texts = prompts(target.model.config.vocab_size)
   plain = specjax.decode(target, None, texts, new_tokens=NEW)

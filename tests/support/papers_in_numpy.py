@@ -103,13 +103,8 @@ def accept(p, q, boost=1.0):
 def leviathan(p, q, more, boost=1.0):
   """One step of speculative decoding, enumerated.
 
-  Algorithm 1 of Leviathan et al., arXiv:2211.17192.
-
-  Args:
-    p: distribution of the target.
-    q: distribution of the draft.
-    more: drafted text -> whether another token is drafted.
-    boost: factor on p / q, 1 in the paper.
+  Algorithm 1 of Leviathan et al., arXiv:2211.17192. `more` says of a drafted
+  text whether another token is drafted; the paper has no `boost` of p / q.
 
   Returns:
     Probability of everything the step may emit: the accepted tokens and one
@@ -222,11 +217,8 @@ def eagle_2(logits, depth, beam, nodes):
   """Paths of the tree of Li et al., arXiv:2406.16858: the best of every level
   are expanded, and of all nodes seen the best are kept.
 
-  Args:
-    logits: path -> [V] of the draft.
-    depth: levels.
-    beam: nodes expanded at every level, and children looked at of each.
-    nodes: kept.
+  `logits` gives those [V] of the draft after a path; `beam` nodes are expanded
+  at every level, and as many children of each are looked at.
   """
   worth, level = {(): 0.0}, [()]
   for _ in range(depth):
@@ -245,9 +237,7 @@ def eagle_2(logits, depth, beam, nodes):
 def best_first(logits, nodes):
   """Paths of the tree of Ringel and Romano, arXiv:2604.12989, of laws by place.
 
-  Args:
-    logits: [K, V] of every place.
-    nodes: kept.
+  `logits` [K, V] are those of every place.
   """
   sure = [np.log(pipeline(place, 1.0)) for place in logits]
   heap = [(-x, (token,)) for token, x in enumerate(sure[0])]
@@ -293,9 +283,6 @@ class Misfit:
 def power(samples, pairs, level):
   """Chance that `Misfit` at a level sees that samples are of another model.
 
-  Args:
-    samples: how many are compared with each.
-    pairs: (distribution that is tested, that of the samples).
-    level: false-alarm rate.
+  Pairs are a distribution that is tested and that of the samples.
   """
   return fit_tests.power(samples, [outcomes(*pair) for pair in pairs], level)

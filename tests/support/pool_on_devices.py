@@ -48,10 +48,7 @@ class Compiled(logging.Handler):
 def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
   """Tokens and log-probabilities of requests that come and go.
 
-  Args:
-    folder: of target and draft.
-    mesh: that they lie on.
-    by_load: whether drafts change their length, in one order on every mesh.
+  By load, drafts change their length, in one order on every mesh.
   """
   placement = meshes.make_placement(mesh)
   target, weights = checkpoints.load(

@@ -35,34 +35,21 @@ IDS = 'eagle_aux_hidden_state_layer_ids'
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """A published layout.
+  """A published layout."""
 
-  Attributes:
-    version: of EAGLE.
-    prefix: of the layer's tensors.
-    attributes: of config.json, beside those of the layer.
-    layer: attributes of the layer, beside or instead of `LAYER`.
-    nested: whether those are an object of their own.
-    draft_vocab: tokens with a logit; 0: all.
-    width: of the head.
-    parts: optional tensors that it has: embed_tokens, bias, qk_norm,
-      qkv_bias, input_norm, fc_norm.
-    taps: layers that it reads.
-    layers: of its own.
-    mask: token of the masks of P-EAGLE; None: it drafts token after token.
-  """
-
-  version: int
-  prefix: str = 'midlayer.'
+  version: int  # of EAGLE
+  prefix: str = 'midlayer.'  # of the layer's tensors
+  # Of config.json, beside those of the layer.
   attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
+  # Of the layer, beside or instead of `LAYER`.
   layer: dict[str, Any] = dataclasses.field(default_factory=dict)
-  nested: bool = False
-  draft_vocab: int = 0
-  width: int = E
-  parts: tuple[str, ...] = ()
+  nested: bool = False  # whether those are an object of their own
+  draft_vocab: int = 0  # tokens with a logit; 0: all
+  width: int = E  # of the head
+  parts: tuple[str, ...] = ()  # optional tensors that it has
   taps: tuple[int, ...] = (1, 3, 5)  # 2, L / 2 and L - 3, each less one.
-  layers: int = 1
-  mask: int | None = None
+  layers: int = 1  # of its own
+  mask: int | None = None  # token of P-EAGLE; None: drafts token after token
 
   def config(self) -> dict[str, Any]:
     layer = LAYER | {'hidden_size': self.width} | self.layer

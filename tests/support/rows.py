@@ -47,9 +47,7 @@ def cells(text: str) -> list[list[str]]:
 def predicted(calls: dict, domains: dict | None = None) -> list[dict]:
   """Rows of a prediction: 100 tokens of each domain, c 0.1 and v 1.1.
 
-  Args:
-    calls: target calls at gamma 1, 2, ... by drafter.
-    domains: how many calls more a domain takes, by its name.
+  Calls are those of each drafter at gamma 1, 2, ...; a domain takes some more.
   """
   made = []
   for drafter, counts in calls.items():

@@ -10,12 +10,7 @@ from specjax.types import Draft, Drafter, LoadedDrafter
 
 
 def _load(change=lambda draft: draft, **parts):
-  """A load function of a drafter that always drafts 7.
-
-  Args:
-    change: what becomes of its drafts.
-    **parts: of the drafter, in place of its own.
-  """
+  """A load function of a drafter of 7s, with changed drafts and other parts."""
 
   def make(depth):
     base = plain.make()
