@@ -207,34 +207,29 @@ def unreachable():
   [
     (
       errors.RepositoryNotFoundError('404\nlong', response=response()),
-      'has no such model or a private one',
-      'set HF_TOKEN',
+      'has no such model or a private one', 'set HF_TOKEN',
     ),
     (
       errors.GatedRepoError('403\nlong', response=response(403)),
-      'owner/model@v2 is gated',
-      'accept its terms',
+      'owner/model@v2 is gated', 'accept its terms',
     ),
     (
       errors.RevisionNotFoundError('404\nlong', response=response()),
-      "has no revision 'v2'",
-      'behind @',
+      "has no revision 'v2'", 'behind @',
     ),
     (offline(), 'HF_HUB_OFFLINE is set', 'pass a local directory'),
     (unreachable(), 'cannot be reached (Name or', 'pass a local directory'),
     (
       errors.HfHubHTTPError('500: sorry\nlong', response=response(500)),
-      '(500: sorry)',
-      'try again',
+      '(500: sorry)', 'try again',
     ),
     (
       errors.HfHubHTTPError('401: bad token\nlong', response=response(401)),
-      'may not be read with this token (401: bad token)',
-      'HF_TOKEN',
+      'may not be read with this token (401: bad token)', 'HF_TOKEN',
     ),
     (OSError(28, 'No space left on device'), 'No space left', 'try again'),
   ],
-)
+)  # fmt: skip
 def test_what_cannot_be_fetched_says_why_in_a_line(
   error, says, remedy, monkeypatch
 ):
