@@ -246,11 +246,7 @@ _KEY, _NORM = 'model.layers.1.self_attn.k_proj.weight', 'model.norm.weight'
       lambda t: None,
       r'down_proj.weight has shape \(8, 5\).*\(8, 6\)',
     ),
-    (
-      {},
-      lambda t: t.update({_NORM: np.ones(8, np.int8)}),
-      r'norm.weight is I8',
-    ),
+    ({}, lambda t: t.update({_NORM: np.ones(8, np.int8)}), 'norm.weight is I8'),
   ],
 )
 def test_load_names_tensors_that_do_not_fit(config, change, message, saved):

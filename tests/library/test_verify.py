@@ -163,6 +163,15 @@ def emitted(rule, source, p, q):
   return {TEXTS.tokens(i): chances[i] for i in np.flatnonzero(chances)}
 
 
+def accepted_first(rule, source, p, q):
+  """The chance [V] that each token is accepted below the root, of one level."""
+  chances = np.zeros(VOCAB)
+  for text, weight in emitted(rule, source, p, q).items():
+    if len(text) == 2:
+      chances[text[0]] += weight
+  return chances
+
+
 def function_of(p):
   """Distributions as a function of the text, for the reference."""
   probs = np.asarray(p.probs)
@@ -197,11 +206,7 @@ def test_siblings_are_judged_as_in_the_papers(replacement, float64):
   for seed, kind in enumerate(('plain', 'p with zeros', 'both with zeros')):
     p, q = pair(seed, kind)
     paper = papers_in_numpy.siblings(p.probs[0], q.probs[0], 3, replacement)
-    chances = emitted(verify.recursive, source, p, q)
-    accepted = np.zeros(VOCAB)
-    for text, weight in chances.items():
-      if len(text) == 2:
-        accepted[text[0]] += weight
+    accepted = accepted_first(verify.recursive, source, p, q)
     np.testing.assert_allclose(accepted, paper, atol=1e-12)
 
 
@@ -236,10 +241,7 @@ def test_pairs_with_a_hub_are_judged_as_in_the_paper(float64):
   for seed in range(5):
     p, q = pair(seed, 'plain')
     source = exact.tree((0, 0), law=static_tree.beside_hub)
-    accepted = np.zeros(VOCAB)
-    for text, weight in emitted(verify.hub, source, p, q).items():
-      if len(text) == 2:
-        accepted[text[0]] += weight
+    accepted = accepted_first(verify.hub, source, p, q)
     paper = spechub(p.probs[0], q.probs[0])
     np.testing.assert_allclose(accepted, paper, atol=1e-12)
 
@@ -249,10 +251,9 @@ def test_k_seq_accepts_as_often_as_its_threshold_says(float64):
   three, single = (exact.tree((0,) * n, True) for n in (3, 1))
   for seed in range(5):
     p, q = pair(seed, 'plain')
-    chances = emitted(verify.k_seq, three, p, q)
-    chance = sum(w for text, w in chances.items() if len(text) == 2)
+    accepted = accepted_first(verify.k_seq, three, p, q)
     paper = papers_in_numpy.k_seq(p.probs[0], q.probs[0], 3)
-    np.testing.assert_allclose(chance, paper, atol=1e-12)
+    np.testing.assert_allclose(accepted.sum(), paper, atol=1e-12)
     one = emitted(verify.k_seq, single, p, q)
     token = emitted(verify.token, CHAINS['one'], p, q)
     assert papers_in_numpy.difference(one, token) <= 1e-12
@@ -299,8 +300,7 @@ def test_lenience_never_gives_a_token_more_than_its_share(factor, float64):
     assert (chances <= target / factor + 1e-12).all()
     assert np.abs(chances - target).max() > 1e-3
     alpha = np.minimum(q.probs[0], target / factor).sum()
-    longer = emitted(rule, exact.tree((0,)), p, q)
-    kept = sum(w for text, w in longer.items() if len(text) == 2)
+    kept = accepted_first(rule, exact.tree((0,)), p, q).sum()
     np.testing.assert_allclose(kept, alpha, rtol=1e-12)
 
 
