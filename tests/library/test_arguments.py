@@ -157,12 +157,6 @@ skip.matches(HOST, [[]], (0,), ()) => tokens must be texts of one length
 skip.matches(HOST, None, (0,), ()) => tokens must be texts of one length
 skip.search(HOST, [1, 2], 1)
   => tokens must be texts of one length, integers [B, T] from 0 to 10
-skip.search(HOST, [[1], [2, 3]], 1) => tokens must be texts of one length
-skip.search(HOST, [[0.5]], 1) => integers [B, T] from 0 to 10
-skip.search(HOST, [[11]], 1) => integers [B, T] from 0 to 10
-skip.search(HOST, [[-1]], 1) => integers [B, T] from 0 to 10
-skip.search(HOST, [[]], 1) => tokens must be texts of one length
-skip.search(HOST, None, 1) => tokens must be texts of one length
 
 windowed.load(HOST, window=0) => window must be ... at least 1
 windowed.load(HOST, window=2.5) => window must be a whole number
