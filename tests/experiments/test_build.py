@@ -100,21 +100,17 @@ def outline(params):
 @pytest.mark.parametrize(
   ('top', 'middle', 'options', 'message'),
   [
-    (
-      'target', 'draft', {},
-      'path of the drafter staged and target.path are the same checkpoint',
-    ),
-    (
-      'draft', 'draft', {},
-      'path of the drafter staged.inner and path of the drafter staged are',
-    ),
+    ('target', 'draft', {}, 'drafter staged and target.path are the same'),
+    ('draft', 'draft', {}, 'staged.inner and path of the drafter staged are'),
     ('draft', 'nothing', {}, 'path of the drafter staged.inner: .* is no dir'),
     (
-      'draft', 'nothing', {'gamma': 0},
+      'draft',
+      'nothing',
+      {'gamma': 0},
       r'candidates\.staged\..*\.inner\.gamma must be .* at least 1, got 0',
     ),
   ],
-)  # fmt: skip
+)
 def test_levels_that_make_no_sense_are_refused(
   folder, top, middle, options, message
 ):
@@ -124,13 +120,15 @@ def test_levels_that_make_no_sense_are_refused(
     load.load_experiment(plan(x))
 
 
+def draft_of(folder, options=None, *rules):
+  """A candidate that is a language model, with rules of its own."""
+  rules = tuple(f'specjax.verify.{rule}' for rule in rules)
+  path = str(folder / 'draft')
+  return Candidate('specjax.drafters.lm.load', 2, path, options or {}, rules)
+
+
 def test_a_drafter_may_have_rules_of_its_own(folder):
-  draft = Candidate(
-    'specjax.drafters.lm.load',
-    2,
-    str(folder / 'draft'),
-    verifiers=('specjax.verify.block', 'specjax.verify.typical:0.1,0.2'),
-  )
+  draft = draft_of(folder, {}, 'block', 'typical:0.1,0.2')
   ngram = Candidate('specjax.drafters.ngram.load', 2)
   x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
   built = load.load_experiment(plan(x))
@@ -152,7 +150,7 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
 def test_a_policy_by_its_name(folder):
   policy = 'specjax.drafters.shapes.policies.confidence:0.4'
   path = str(folder / 'draft')
-  draft = Candidate('specjax.drafters.lm.load', 2, path, {'policy': policy})
+  draft = draft_of(folder, {'policy': policy})
   (method,) = load.load_experiment(
     plan(tiny.experiment(folder, candidates={'draft': draft}))
   ).methods
@@ -163,13 +161,7 @@ def test_a_policy_by_its_name(folder):
 
 
 def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
-  tree = Candidate(
-    'specjax.drafters.lm.load',
-    2,
-    str(folder / 'draft'),
-    {'widths': (2,)},
-    verifiers=('specjax.verify.block',),
-  )
+  tree = draft_of(folder, {'widths': (2,)}, 'block')
   x = tiny.experiment(folder, candidates={'tree': tree})
   with pytest.raises(ValueError, match=r'block does not take .* \'tree\''):
     load.load_experiment(plan(x))
@@ -177,13 +169,7 @@ def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
 
 def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
   """Whatever was asked for, and each depth once."""
-  draft = Candidate(
-    'specjax.drafters.lm.load',
-    4,
-    str(folder / 'draft'),
-    {'parents': (0, 0, 1)},
-    ('specjax.verify.recursive',),
-  )
+  draft = draft_of(folder, {'parents': (0, 0, 1)}, 'recursive')
   x = tiny.experiment(folder, candidates={'tree': draft}, gammas=(4, 2, 1))
   methods = load.load_experiment(plan(x)).methods
   assert [m.gamma for m in methods] == [2, 1]
@@ -245,14 +231,21 @@ def test_what_training_cost_is_added_up(tmp_path):
   assert drafter_facts.training(ngram) is None
 
 
+def predicted(x, **options):
+  """The plan, what models it needs, and the memory of two short prompts."""
+  planned = plan(x)
+  described = load.survey(planned).described
+  held = memory.predict(planned, described, 16, 2, **options)
+  return planned, described, held
+
+
 def test_memory_is_charged_once_for_all_draft_lengths(folder):
-  loads = []
-  for gammas in ((3,), (1, 2, 3)):
-    planned = plan(tiny.experiment(folder, gammas=gammas))
-    described = load.survey(planned).described
-    loads.append(memory.predict(planned, described, 16, 2))
-  assert loads[0] == loads[1]
-  assert loads[0].drafts > 0
+  one, other = (
+    predicted(tiny.experiment(folder, gammas=gammas))[2]
+    for gammas in ((3,), (1, 2, 3))
+  )
+  assert one == other
+  assert one.drafts > 0
 
 
 def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
@@ -261,9 +254,8 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
   for candidates in (1, 3):
     recycling = Candidate('recycling', 2, options={'candidates': candidates})
     x = tiny.experiment(folder, candidates={'recycling': recycling})
-    planned = plan(x)
-    described = load.survey(planned).described
-    loads.append(memory.predict(planned, described, 16, 2, compiles=False))
+    planned, described, held = predicted(x, compiles=False)
+    loads.append(held)
   vocab = described['target'].model.config.vocab_size
   rows = memory.widths_of(planned, described['target'].model.config, 16, 2).rows
   assert loads[0].drafts == 4 * vocab * rows
@@ -273,14 +265,11 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
 def test_drafters_that_look_on_together_are_remembered_together(folder):
   recycling = Candidate('recycling', 2)
   x = tiny.experiment(folder, candidates=dict.fromkeys('ab', recycling))
-  planned = plan(x)
-  described = load.survey(planned).described
-  held = [
-    memory.predict(one, described, 16, 2, compiles=False).drafts
-    for one in (planned, dataclasses.replace(planned, together=True))
-  ]
+  planned, described, alone = predicted(x, compiles=False)
+  side_by_side = dataclasses.replace(planned, together=True)
+  both = memory.predict(side_by_side, described, 16, 2, compiles=False)
   # Of two drafters, in two parts of the texts side by side.
-  assert held[1] == 4 * held[0] > 0
+  assert both.drafts == 4 * alone.drafts > 0
 
 
 @pytest.mark.slow

@@ -165,19 +165,21 @@ def test_a_program_may_add_fields_to_any_experiment():
   assert (made.port, made.rows) == (81, 4)
   assert made.candidates['draft-128'].gamma == 2
   assert settings_of(made).items() >= settings_of(parsed(*argv)).items()
-  with pytest.raises(UserError, match=r"no field 'prot' .did you"):
-    parsed(*argv, '--prot=1', kinds=(Serving,), extends=True)
-  with pytest.raises(UserError, match="Experiment has no field 'port'"):
-    parsed(*argv, '--port=81')
-  with pytest.raises(UserError, match='gives Certificate'):
-    parsed('certify', kinds=(Serving,), extends=True)
+  extends = {'kinds': (Serving,), 'extends': True}
+  for wrong, more, says in (
+    ((*argv, '--prot=1'), extends, r"no field 'prot' .did you"),
+    ((*argv, '--port=81'), {}, "Experiment has no field 'port'"),
+    (('certify',), extends, 'gives Certificate'),
+  ):
+    with pytest.raises(UserError, match=says):
+      parsed(*wrong, **more)
 
 
 def test_options_of_a_drafter_are_a_dictionary():
   flag = "--candidates['draft-128'].options"
-  x = parsed('quickstart', f'{flag}={{"policy": "a:1"}}')
+  more = '--candidates.ngram.options.longest=3'
+  x = parsed('quickstart', f'{flag}={{"policy": "a:1"}}', more)
   assert x.candidates['draft-128'].options == {'policy': 'a:1'}
-  x = parsed('quickstart', '--candidates.ngram.options.longest=3')
   assert x.candidates['ngram'].options == {'longest': 3}
   with pytest.raises(UserError, match='options must be a dictionary'):
     parsed('quickstart', '--candidates.ngram.options=3')

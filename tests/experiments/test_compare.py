@@ -78,34 +78,27 @@ def test_prompts_that_both_runs_saw_are_paired_by_name():
   assert found.ratio.error == 0  # Each prompt took twice the calls.
 
 
-def test_a_prompt_that_stands_twice_is_paired_twice():
-  names = ['a', 'a', 'b', 'c', 'd', 'e', 'f', 'g']
-  one = {'unit_prompts': names}
-  other = {'unit_prompts': ['a', *names[1:]], 'prompts_hash': 'other'}
-  assert comparing.compare_cell(_cell(one, other), TAU).shared == 8
+@pytest.mark.parametrize(
+  ('one', 'other', 'shared'),
+  [('aabcdefg', 'aabcdefg', 8), ('abcdefgh', 'abcdstuv', 0)],
+)
+def test_a_prompt_is_paired_as_often_as_it_stands(one, other, shared):
+  """Few shared prompts make no pairs."""
+  one = {'unit_prompts': list(one)}
+  other = {'unit_prompts': list(other), 'prompts_hash': 'other'}
+  assert comparing.compare_cell(_cell(one, other), TAU).shared == shared
 
 
-def test_few_shared_prompts_make_no_pairs():
-  one = {'unit_prompts': list('abcdefgh')}
-  other = {'unit_prompts': list('abcdstuv'), 'prompts_hash': 'other'}
-  assert comparing.compare_cell(_cell(one, other), TAU).shared == 0
-
-
-def test_what_the_runs_differ_in_does_not_tell_cells_apart():
+def test_what_both_runs_have_tells_cells_apart_and_what_differs_does_not():
   a = [made.row(temperature=t) for t in (0.0, 1.0)]
   b = [made.row(temperature=t, drafter='eagle1') for t in (0.0, 1.0, 2.0)]
   keys, cells = comparing.matched(a, b)
   assert 'drafter' not in keys
   assert [c.other['temperature'] for c in cells] == [0.0, 1.0]
-  assert [c.one['drafter'] for c in cells] == ['draft', 'draft']
-
-
-def test_drafters_that_both_runs_have_stay_apart():
-  a = [made.row(drafter=d) for d in ('one', 'two')]
-  b = [made.row(drafter=d) for d in ('two', 'three')]
+  a, b = ([made.row(drafter=d) for d in x] for x in ('ab', 'bc'))
   keys, cells = comparing.matched(a, b)
   assert 'drafter' in keys
-  assert [c.one['drafter'] for c in cells] == ['two']
+  assert [c.one['drafter'] for c in cells] == ['b']
 
 
 def _simulated(rng, cells: int, prompts: int, effect: float, same: bool):
@@ -170,12 +163,13 @@ def test_the_program_prints_tables_and_counts(tmp_path, capsys):
   compare.main((one, other))
   *text, last = capsys.readouterr().out.splitlines()
   found = json.loads(last)
+  same = {'cells': 1, 'paired': 1, 'higher': 0, 'lower': 0}
   assert found == {
     'cells': 1,
     'unmatched': [1, 1],
-    'alpha': {'cells': 1, 'paired': 1, 'higher': 0, 'lower': 0},
-    'tau': {'cells': 1, 'paired': 1, 'higher': 1, 'lower': 0},
-    'speedup': {'cells': 0, 'paired': 0, 'higher': 0, 'lower': 0},
+    'alpha': same,
+    'tau': same | {'higher': 1},
+    'speedup': dict.fromkeys(same, 0),
   }
   page = ' '.join(text)
   assert '`seed`: 0 | 1' in page
@@ -190,17 +184,20 @@ def test_the_program_prints_tables_and_counts(tmp_path, capsys):
   assert r'+90.5\%' in printed
 
 
-def test_folders_that_cannot_be_compared_are_named(tmp_path):
-  run = _store(tmp_path / 'run', [made.row()])
-  with pytest.raises(UserError, match='given twice'):
-    compare.main((run, run))
-  with pytest.raises(UserError, match=r'no config\.json'):
-    compare.main((run, str(tmp_path / 'nothing')))
-  probe = _store(tmp_path / 'probe', [made.row(program='probe')])
-  with pytest.raises(UserError, match='rows of probe'):
-    compare.main((run, probe))
-  far = [made.row(domain=d) for d in ('law', 'poetry')]
-  other = _store(tmp_path / 'other', far)
-  two = _store(tmp_path / 'two', [made.row(domain=d) for d in ('a', 'b')])
-  with pytest.raises(UserError, match='no cell in common'):
-    compare.main((two, other))
+@pytest.mark.parametrize(
+  ('one', 'other', 'says'),
+  [
+    ('run', 'run', 'given twice'),
+    ('run', 'nothing', r'no config\.json'),
+    ('run', 'probe', 'rows of probe'),
+    ('far', 'two', 'no cell in common'),
+  ],
+)
+def test_folders_that_cannot_be_compared_are_named(tmp_path, one, other, says):
+  folders = {'run': [made.row()], 'probe': [made.row(program='probe')]}
+  folders['far'] = [made.row(domain=d) for d in ('law', 'poetry')]
+  folders['two'] = [made.row(domain=d) for d in ('a', 'b')]
+  for name in {one, other} & folders.keys():
+    _store(tmp_path / name, folders[name])
+  with pytest.raises(UserError, match=says):
+    compare.main((str(tmp_path / one), str(tmp_path / other)))

@@ -33,12 +33,8 @@ def experiment(folder, target='owner/target', draft='owner/draft@v1', **more):
 def test_rows_say_which_commits_were_run(folder, cache, tmp_path):
   hub.store(cache, 'owner/target', folder / 'target')
   hub.store(cache, 'owner/draft', folder / 'draft', (), 'v1', TWO)
-  more = {
-    'timed': False,
-    'temperatures': (0.0,),
-    'results': str(tmp_path / 'rows'),
-  }
-  x = experiment(folder, **more)
+  x = experiment(folder, timed=False, results=str(tmp_path / 'rows'))
+  x.temperatures = (0.0,)
   runner = Runner(plan(x))
   runner.run()
   (row,) = runner.folder.rows
@@ -70,20 +66,25 @@ def test_commits_of_drafts_stand_in_their_order(folder, cache):
     plan(x)
 
 
-def test_a_name_is_looked_up_when_the_values_are_right(folder, cache):
-  with pytest.raises(UserError, match=r'^target.path: owner/target is no dir'):
-    plan(experiment(folder))
-  with pytest.raises(UserError, match='max_new_tokens'):
-    plan(experiment(folder, max_new_tokens=0))
-  with pytest.raises(
-    UserError, match=r'^path of the drafter draft: owner/draft'
-  ):
-    plan(experiment(folder, str(folder / 'target')))
-  named = {'drafters': ('lm:owner/draft',), 'candidates': {}}
-  with pytest.raises(
-    UserError, match=r'^drafters: owner/draft is no directory'
-  ):
-    plan(experiment(folder, str(folder / 'target'), **named))
+@pytest.mark.parametrize(
+  ('target', 'more', 'says'),
+  [
+    ('', {}, '^target.path: owner/target is no dir'),
+    ('', {'max_new_tokens': 0}, 'max_new_tokens'),
+    ('target', {}, '^path of the drafter draft: owner/draft'),
+    (
+      'target',
+      {'drafters': ('lm:owner/draft',), 'candidates': {}},
+      '^drafters: owner/draft is no directory',
+    ),
+  ],
+)
+def test_a_name_is_looked_up_when_the_values_are_right(
+  folder, cache, target, more, says
+):
+  target = str(folder / target) if target else 'owner/target'
+  with pytest.raises(UserError, match=says):
+    plan(experiment(folder, target, **more))
 
 
 def test_weights_are_fetched_after_all_checks_and_before_any_is_read(
@@ -94,14 +95,11 @@ def test_weights_are_fetched_after_all_checks_and_before_any_is_read(
   prompts = Prompts(domains=('code',), count=2, length=1000)
   with pytest.raises(UserError, match=r'prompts.length'):
     load_experiment(plan(experiment(folder, prompts=prompts)))
-  with pytest.raises(
-    UserError, match=r'^target.path: model.safetensors of owner/target@aaa'
-  ):
+  lacks = 'model.safetensors of owner/'
+  with pytest.raises(UserError, match=f'^target.path: {lacks}target@aaa'):
     load_experiment(plan(experiment(folder)))
   hub.store(cache, 'owner/target', folder / 'target')
-  with pytest.raises(
-    UserError, match=r'^path of the drafter draft: model.safetensors of owner/d'
-  ):
+  with pytest.raises(UserError, match=f'^path of the drafter draft: {lacks}d'):
     load_experiment(plan(experiment(folder)))
 
 

@@ -41,11 +41,8 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
     model, params = checkpoints.load(folder / name)
     leaves = jax.tree.leaves(params)
     step, _ = bytes_per_token(model, params, 1)
-    sizes[name] = (
-      sum(x.size for x in leaves),
-      sum(x.nbytes for x in leaves),
-      step,
-    )
+    sizes[name] = [sum(x.size for x in leaves), sum(x.nbytes for x in leaves)]
+    sizes[name].append(step)
   monkeypatch.setattr(checkpoints, 'load', None)
   inspect.main(experiment(folder))
   found = last_line(capsys)
@@ -53,11 +50,8 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   for who, name in (('target', 'target'), ('draft lm', 'draft')):
     model = found['models'][who]
     assert model['family'] == 'llama'
-    assert sizes[name] == (
-      model['parameters'],
-      model['bytes_per_device'],
-      model['bytes_per_step'],
-    )
+    names = ('parameters', 'bytes_per_device', 'bytes_per_step')
+    assert sizes[name] == [model[field] for field in names]
   draft = found['models']['draft lm']
   assert draft['shares_vocabulary']
   assert draft['c_predicted'] == sizes['draft'][2] / sizes['target'][2]

@@ -83,8 +83,12 @@ def test_slots(drafter, longest):
 
 def test_what_an_encoder_reads():
   """Its source is limited by itself, and the text begins with one token."""
-  config = dataclasses.replace(SHORT.config, encoder=Encoder(1, start=2))
-  spec = Spec(SHORT._replace(config=config), plain.make(), verify.token)
+
+  def reads(model):
+    config = dataclasses.replace(model.config, encoder=Encoder(1, start=2))
+    return Spec(model._replace(config=config), plain.make(), verify.token)
+
+  spec = reads(SHORT)
   found = fit(spec, [20], 19)
   assert (found.limit.tolist(), found.source_slots) == ([20], 128)
   assert found.texts == [[2]]
@@ -92,10 +96,8 @@ def test_what_an_encoder_reads():
     fit(spec, [20, 21], 1)
   with pytest.raises(ValueError, match=r'prompt 0 and .* make 21 tokens'):
     fit(spec, [3], 20)
-  config = dataclasses.replace(LONG.config, encoder=Encoder(1, start=2))
-  spec = Spec(LONG._replace(config=config), plain.make(), verify.token)
   with pytest.raises(ValueError, match=r'source_slots is 128, .* 0 needs 256'):
-    fit(spec, [200], 19, source_slots=128)
+    fit(reads(LONG), [200], 19, source_slots=128)
 
 
 def test_tokens_of_the_vocabulary():
@@ -118,12 +120,9 @@ def described(target=20, draft=None, encoder=None):
   """Models of so many positions, of which only that is looked at."""
 
   def model(positions, encoder):
-    config = types.SimpleNamespace(
-      max_positions=positions, encoder=encoder, vocab_size=5
-    )
-    return types.SimpleNamespace(
-      model=types.SimpleNamespace(config=config), other=None
-    )
+    made = types.SimpleNamespace
+    config = made(max_positions=positions, encoder=encoder, vocab_size=5)
+    return made(model=made(config=config), other=None)
 
   found = {'target': model(target, encoder)}
   return found | ({'draft lm': model(draft, None)} if draft else {})
@@ -233,12 +232,8 @@ def test_the_smaller_of_two_limits_cuts(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_text('{"a": "' + 'x' * 50 + '"}\n')
   for length, room, kept in (
-    (None, 12, 12),
-    (11, 12, 11),
-    (12, 12, 12),
-    (13, 12, 12),
-    (50, 60, 50),
-    (None, 50, 50),
+    *((None, 12, 12), (11, 12, 11), (12, 12, 12)),
+    *((13, 12, 12), (50, 60, 50), (None, 50, 50)),
   ):
     x = Prompts(path=str(path), field='a', length=length)
     found = prompts.collect(x, Letters(), room, 0)['a']

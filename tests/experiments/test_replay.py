@@ -165,16 +165,12 @@ def test_sampled_calls_are_those_of_the_loop_on_average(rounds):
   A shift of 4 standard errors would be a false alarm once in 16,000.
   """
   rows = [i for i, t in enumerate(models.TEMPERATURES) if t]
-  apart = [
-    np.mean(
-      [
-        run.counts.target_calls[i] / len(run.texts[i])
-        - seen[i].calls(GAMMA) / len(seen[i].text)
-        for i in rows
-      ]
-    )
-    for run, seen in rounds
-  ]
+
+  def calls_per_token(run, seen, i):
+    ours = seen[i].calls(GAMMA) / len(seen[i].text)
+    return run.counts.target_calls[i] / len(run.texts[i]) - ours
+
+  apart = [np.mean([calls_per_token(*x, i) for i in rows]) for x in rounds]
   error = np.std(apart, ddof=1) / np.sqrt(len(apart))
   assert 0 < error < 0.02
   assert abs(np.mean(apart)) < 4 * error

@@ -87,8 +87,10 @@ def test_a_request_that_does_not_come_is_dropped(half):
 
 
 def test_who_sends_slowly_but_in_time_is_answered():
-  app = Answers()
-  with listens(app, 10.0) as where, socket.create_connection(where) as one:
+  with (
+    listens(Answers(), 10.0) as where,
+    socket.create_connection(where) as one,
+  ):
     for byte in WHOLE:
       one.sendall(bytes([byte]))
     one.settimeout(20)

@@ -170,12 +170,8 @@ def test_a_fit_has_an_interval():
 @pytest.mark.slow
 def test_the_study_runs_for_an_accelerator(tmp_path, capsys):
   """Toy sizes on this device, in bfloat16; and again: nothing is left."""
-  x = dataclasses.replace(
-    step_costs.get_config('decoding'),
-    sweeps=('simulated',),
-    results=str(tmp_path / 'results'),
-    quick=True,
-  )
+  x = step_costs.get_config('decoding')
+  x.sweeps, x.quick, x.results = ('simulated',), True, str(tmp_path / 'results')
   x.shrink()
   x.rates = (0.5,)  # Programs are what this test costs.
   step_costs.run(x)
