@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 import shutil
 
 import jax
@@ -17,6 +16,7 @@ from specjax.drafters import lm
 from specjax.drafters.shapes import policies
 from specjax.types import Target
 from tests.support import tiny
+from tests.support.processes import ROOT
 
 
 @pytest.mark.parametrize('name', ['specjax.drafters.ngram.load', 'ngram'])
@@ -186,8 +186,7 @@ def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
 )
 def test_committed_rows_are_continued(name, config):
   """The settings are those that they were made with."""
-  root = pathlib.Path(__file__).parents[2]
-  stored = (root / 'results' / name / 'config.json').read_text()
+  stored = (ROOT / 'results' / name / 'config.json').read_text()
   assert results.settings_of(config()) == json.loads(stored)
 
 

@@ -74,10 +74,8 @@ def test_steps_along_recorded_drafts_are_those_of_the_loop(policy, looks):
   found = study.take(policy, drawn, caps)
   counts = measure.decode(way(policy), job(1.0, seed=1), timed=False).counts
   emitted = counts.histogram @ np.arange(1, DEPTH + 2)
-  for ours, theirs in (
-    (found.tokens[0], emitted),
-    (found.drafted[0], counts.drafted),
-  ):
+  pairs = (found.tokens[0], emitted), (found.drafted[0], counts.drafted)
+  for ours, theirs in pairs:
     one = metrics.ratio(ours, found.steps[0])
     other = metrics.ratio(theirs, counts.histogram.sum(1))
     error = np.hypot(one.error, other.error)
@@ -207,19 +205,14 @@ def test_what_is_chosen_is_chosen_on_other_prompts(monkeypatch):
   rows = {(row['policy'], row['shapes']): row for row in made}
   fixed = rows['always', 'fixed']
   assert fixed['unit_scored'] == [3 * n for n in fixed['unit_steps']]
-  rows = {
-    name: row for (name, shapes), row in rows.items() if shapes == 'ragged'
-  }
-  drafted = rows[study.CONSTANT]['unit_drafted']
-  steps = rows[study.CONSTANT]['unit_steps']
-  assert np.divide(drafted, steps).tolist() == [1, 3, 1, 3]
-  assert rows[study.CONSTANT]['gain'] == 1
-  assert rows[study.CONSTANT]['chosen'] == '1; 3'
-  assert (
-    rows['always']['unit_drafted'][0] == 3 * rows['always']['unit_steps'][0]
+  constant, always, oracle = (
+    rows[name, 'ragged'] for name in (study.CONSTANT, 'always', study.ORACLE)
   )
+  drafted, steps = constant['unit_drafted'], constant['unit_steps']
+  assert np.divide(drafted, steps).tolist() == [1, 3, 1, 3]
+  assert (constant['gain'], constant['chosen']) == (1, '1; 3')
+  assert always['unit_drafted'][0] == 3 * always['unit_steps'][0]
   # 10 steps of 2 tokens and 17 of 1, and the oracle's 5 of 4 and 17 of none.
-  oracle = rows[study.ORACLE]
   assert oracle['unit_steps'] == [5, 17, 5, 17]
   assert oracle['unit_drafted'] == [15, 0, 15, 0]
   assert oracle['share'] == pytest.approx(1)
@@ -247,10 +240,7 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
 
   monkeypatch.setattr(study, 'families', few)
   settings = tiny.experiment(
-    folder, timed=False, quick=False, drafters=('draft',)
-  )
-  settings = dataclasses.replace(
-    settings, temperatures=(0.0,), max_new_tokens=12
+    folder, timed=False, quick=False, drafters=('draft',), temperatures=(0.0,)
   )
   more = {'results': str(tmp_path / 'rows'), 'costs': (0.1,), 'folds': 2}
   for _ in range(2):

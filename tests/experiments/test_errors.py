@@ -1,7 +1,7 @@
 """The boundary of programs: what users cause is told from bugs."""
 
 import ast
-import pathlib
+import functools
 import subprocess
 import sys
 
@@ -12,30 +12,26 @@ from specjax.bench import results
 from specjax.cli import command
 from specjax.errors import UserError
 from specjax.training import generated
+from tests.support.processes import ROOT
 from tests.support.rows import row
 
-ROOT = pathlib.Path(__file__).parents[2]
+
+def fail(error):
+  raise error
 
 
 @pytest.mark.parametrize(
   'error', [ValueError('of JAX'), KeyError('x'), OSError('without a file')]
 )
 def test_a_bug_keeps_its_traceback(error):
-  def broken():
-    raise error
-
   with pytest.raises(type(error)):
-    command.guard(broken)
+    command.guard(functools.partial(fail, error))
 
 
 def fail_with(error, capsys, **options):
   """Status and stderr of a program that raises an error."""
-
-  def broken():
-    raise error
-
   with pytest.raises(SystemExit) as stop:
-    command.guard(broken, **options)
+    command.guard(functools.partial(fail, error), **options)
   return stop.value.code, capsys.readouterr().err
 
 
@@ -95,29 +91,23 @@ cli.main('run')
 """
 
 
+STARTING = """
+cli.importlib.import_module = lambda name: signal.raise_signal(2)
+cli.main('run')
+"""
+GUARD = 'from specjax.cli import command; command.guard'
+RUNNING = f'{GUARD}(lambda: signal.raise_signal(2), resumes=True)'
+PRINTING = f"{GUARD}(lambda: print('x', flush=True))"
+
+
 @pytest.mark.parametrize(
   ('code', 'status', 'said'),
   [
-    (
-      'cli.importlib.import_module = lambda name: signal.raise_signal(2)\n'
-      "cli.main('run')",
-      130,
-      'interrupted\n',
-    ),
-    (
-      'from specjax.cli import command\n'
-      'command.guard(lambda: signal.raise_signal(2), resumes=True)',
-      130,
-      'interrupted; the same command goes on',
-    ),
+    (STARTING, 130, 'interrupted\n'),
+    (RUNNING, 130, 'interrupted; the same command goes on'),
     (INTERRUPTED.format('lose'), 130, 'interrupted; the same'),
     (INTERRUPTED.format('swallow'), 130, 'interrupted\n'),
-    (
-      'from specjax.cli import command\n'
-      "command.guard(lambda: print('x', flush=True))",
-      1,
-      'error: stdout: No space',
-    ),
+    (PRINTING, 1, 'error: stdout: No space'),
   ],
 )
 def test_the_end_of_a_process_is_one_line(code, status, said):

@@ -84,12 +84,11 @@ def rows(monkeypatch):
     del bench  # Unused.
     one = batch * (1.0 if context == 256 else 3.0)
     costs = {'plain': one, 'idle': one, 'windowed': one + 1.5, 'lm': one + 0.5}
-    return {
-      name: types.SimpleNamespace(
-        run=lambda cost=cost: step_timing.Timed(cost, 1.0)
-      )
-      for name, cost in costs.items()
-    }
+
+    def loop(cost):
+      return types.SimpleNamespace(run=lambda: step_timing.Timed(cost, 1.0))
+
+    return {name: loop(cost) for name, cost in costs.items()}
 
   x = quick(gamma=2, rates=(0.5, 0.9))
   monkeypatch.setattr(study, 'loops', loops)

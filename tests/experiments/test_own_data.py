@@ -1,9 +1,6 @@
 """Drafters that are trained on conversations of one's own."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +21,7 @@ from specjax.training import (
   train_heads,
 )
 from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
-from tests.support import tiny
+from tests.support import processes, tiny
 from tests.support.resumed import Killed, assert_equal_weights, killed, lines
 
 
@@ -147,12 +144,13 @@ def test_a_draft_goes_on_from_a_checkpoint_and_is_one_again(root):
   assert drafter.draft[0].config == model.config
 
 
+SIZES = dict(
+  width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16, mlp_width=32
+)
+
+
 def test_a_new_draft_has_the_sizes_that_are_given(root):
-  sizes = dict(
-    width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
-    mlp_width=32,
-  )  # fmt: skip
-  head, m, batch = parts_of(recipe(root, 'none', 'lm', sizes))
+  head, m, batch = parts_of(recipe(root, 'none', 'lm', SIZES))
   params = head.init(jax.random.key(0), m.weights)
   assert params['embedding'].shape == (2048, 16)
   loss = train_heads.loss_of(head, m.target, 0)(params, m.weights, batch(0, 0))
@@ -295,16 +293,13 @@ def test_a_training_that_goes_on_has_the_examples_that_it_began_with(
 
 
 def test_windows_are_no_longer_than_a_draft_reads(root):
-  sizes = dict(
-    width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
-    mlp_width=32, max_positions=20,
-  )  # fmt: skip
-  o = {'length': 24}
+  short = recipe(root, 'short', 'lm', SIZES | {'max_positions': 20})
+  short.optimization.length = 24
   with pytest.raises(UserError, match='24 positions, but the drafter has 20'):
-    train_heads.main(recipe(root, 'short', 'lm', sizes, o=o))
+    train_heads.main(short)
 
 
-def test_patience_needs_prompts_to_be_patient_with(root):
+def test_patience_needs_prompts_to_be_patient_with():
   o = Optimization(((1, 1.0),), 1, patience=1)
   with pytest.raises(UserError, match=r'x\.patience is 1, but nothing is'):
     o.check('x')
@@ -314,13 +309,10 @@ def test_patience_needs_prompts_to_be_patient_with(root):
 def test_windows_are_split_over_devices(root):
   """By a training that is stopped and goes on."""
   flags = '--xla_force_host_platform_device_count=4'
-  done = subprocess.run(
-    [sys.executable, '-m', 'tests.support.train_on_devices', root],
-    env=os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'},
-    capture_output=True,
-    text=True,
-    check=True,
+  done = processes.run(
+    'tests.support.train_on_devices', root, XLA_FLAGS=flags, JAX_PLATFORMS='cpu'
   )
+  assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout.splitlines()[-1])
   assert found['rows'] == [1, 1, 1, 1]
   whole, rest = found['steps']

@@ -99,9 +99,8 @@ def test_shapes_that_are_too_far_apart_excuse_nothing():
 
 
 def test_a_text_that_ends_early_is_a_bug():
-  found = ties.explain(
-    ways(models.draft_weights()), PROMPT, GREEDY, [1, 2], [1]
-  )
+  wrong = ways(models.draft_weights())
+  found = ties.explain(wrong, PROMPT, GREEDY, [1, 2], [1])
   assert found.position == 1
   assert found.tokens == (2, None)
   assert (found.margin, found.verdict) == (None, 'bug')

@@ -52,11 +52,10 @@ def test_the_table_says_which_prompts_were_continued():
     'source': 'a.jsonl', 'available': 9, 'shortest': 4, 'longest': 7, 'cut': 1,
     'skipped': {'too long': 2},
   }  # fmt: skip
-  sentence = (
+  (table,) = run_report.cells([whole | {'prompts_from': facts}])
+  assert table.note == (
     '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
   )
-  (table,) = run_report.cells([whole | {'prompts_from': facts}])
-  assert table.note == sentence
   (table,) = run_report.cells([whole])
   assert 'prompts of' not in table.note
 

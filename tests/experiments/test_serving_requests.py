@@ -168,6 +168,9 @@ def test_a_conversation_is_read():
   ]
 
 
+USER = {'role': 'user', 'content': 'a'}
+
+
 @pytest.mark.parametrize(
   ('messages', 'param'),
   [
@@ -176,14 +179,8 @@ def test_a_conversation_is_read():
     (['hi'], 'messages[0]'),
     ([{'role': 'tool', 'content': 'a'}], 'messages[0].role'),
     ([{'role': 'user'}], 'messages[0].content'),
-    (
-      [{'role': 'user', 'content': [{'type': 'image_url'}]}],
-      'messages[0].content',
-    ),
-    (
-      [{'role': 'user', 'content': 'a', 'tool_calls': [1]}],
-      'messages[0].tool_calls',
-    ),
+    ([USER | {'content': [{'type': 'image_url'}]}], 'messages[0].content'),
+    ([USER | {'tool_calls': [1]}], 'messages[0].tool_calls'),
   ],
 )
 def test_messages_are_refused_by_their_place(messages, param):

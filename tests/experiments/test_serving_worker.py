@@ -202,23 +202,15 @@ def test_numbers_that_are_none_are_an_error(made):
 @pytest.mark.parametrize(
   ('field', 'value'),
   [
-    ('rows', 0),
-    ('queue', -1),
-    ('length', 1),
-    ('port', 65536),
-    ('prediction_gamma', 96),
-    ('prediction_tokens', 2**20 + 1),
-    ('draft_lengths', (0,)),
-    ('host', ' '),
+    ('rows', 0), ('queue', -1), ('length', 1), ('port', 65536),
+    ('prediction_gamma', 96), ('prediction_tokens', 2**20 + 1),
+    ('draft_lengths', (0,)), ('host', ' '),
     ('allowed_origins', ('localhost:3000',)),
-    ('allowed_origins', ('http://localhost:3000/',)),
-    ('grace', -1.0),
-    ('stages', ('foo',)),
-    ('constraint', (0, 64)),
-    ('logprobs', 21),
+    ('allowed_origins', ('http://localhost:3000/',)), ('grace', -1.0),
+    ('stages', ('foo',)), ('constraint', (0, 64)), ('logprobs', 21),
     ('key', 'NO_SUCH_NAME'),
   ],
-)
+)  # fmt: skip
 def test_settings_are_checked_before_anything_is_read(field, value):
   with pytest.raises(UserError, match=f'^{field}') as error:
     serve.check(serving.settings(None, **{field: value}))

@@ -142,16 +142,14 @@ def later(runner, temperature):
 def test_later_turns_hold_the_right_answers(untimed, temperature):
   tokenizer, talks = untimed.built.target.tokenizer, said(untimed)
   ways = later(untimed, temperature)
-  plain, single, method = ways
-  assert len(plain) == len(single) == len(method) == 6
+  plain, _, method = ways
+  assert [*map(len, ways)] == [6, 6, 6]
   for way, number in itertools.product(ways, plain):
     turn, talk = divmod(number, 3)
     if turn:
       # Alpha, and greedy texts of all, are measured where plain decoding went.
       own = way is method and temperature
-      before = number - 3
-      prompt = (way if own else plain)[before][0]
-      answer = (way if own else plain)[before][1]
+      prompt, answer = (way if own else plain)[number - 3]
       more = tokenizer.encode(
         f'\n\n{talks[talk][turn]}', add_special_tokens=False
       )
@@ -269,10 +267,8 @@ def test_the_first_turn_alone_counts_as_the_first_of_all(
   folder, tmp_path, prompts, untimed
 ):
   alone = dataclasses.replace(prompts, turns=1)
-  x = settings(
-    folder, tmp_path, alone, drafters=('draft',), timed=False, batch=2
-  )
-  runner = Runner(plan(x))
+  changes = {'drafters': ('draft',), 'timed': False, 'batch': 2}
+  runner = Runner(plan(settings(folder, tmp_path, alone, **changes)))
   runner.run()
   for row, other in zip(runner.folder.rows, untimed.folder.rows, strict=True):
     first = other['by_turn'][0]

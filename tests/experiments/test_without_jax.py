@@ -1,11 +1,9 @@
 """Results are read, compared and shown without JAX."""
 
-import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
-
+from tests.support.processes import ROOT
 
 WORK = """
 import pathlib, sys
