@@ -31,7 +31,8 @@
 #include <arm_neon.h>
 #endif
 
-// x in every lane. To add it to 0 would be an addition, for the sake of -0.
+// x in every lane. Compilers leave out that nothing is taken off, and not that
+// nothing is added, which changes -0.
 static inline Floats spread(float x) { return x - (Floats){0}; }
 
 // a * b + c, always rounded once or always twice: left to themselves, compilers
@@ -53,13 +54,13 @@ static inline Floats add_product(Floats a, Floats b, Floats c) {
 // Sums of products of the four bytes of each word, without signs, and of x,
 // with signs: `begin_sum`, `add_four` for some inputs, and `end_sum`.
 //
-// Without an instruction that adds four products to 32 bits, sums of two are
-// added up in 16 bits: eight times where bytes are below 16, so a part of a
-// group is 32 inputs, and twice where they are below 64. Eight bits are two
-// halves of four, the lower ones first.
+// AVX2 has no instruction that adds four products to 32 bits, so sums of two
+// are added up in 16 bits: eight times, which is 32 inputs, where bytes are
+// below 16, and twice where they are below 64. Eight bits are two halves of
+// four, the lower ones first.
 #if defined(__AVX2__) && LANES == 8
 #define HALVES(bits) (bits == 8 ? 2 : 1)
-#define MOST_OF_PART(bits, size) (bits == 6 ? size : 32)
+#define MOST_ADDED(bits, words) (bits == 6 ? words : bits * COLUMNS)
 
 static inline Ints begin_sum(Ints sum) { return (Ints){0}; }
 
@@ -75,7 +76,7 @@ static inline Ints end_sum(Ints sum, Ints held, int16_t weight) {
 }
 #else
 #define HALVES(bits) 1
-#define MOST_OF_PART(bits, size) size
+#define MOST_ADDED(bits, words) words
 
 static inline Ints begin_sum(Ints sum) { return sum; }
 
@@ -118,12 +119,11 @@ typedef struct {
   int32_t *short_x;  // [in / 4, count], four rounded inputs each
   float *sums;       // [in / G, count], of inputs, rounded where `round`
   float *scales;     // [in / G, count], of rounded inputs
-  int32_t *starts;   // [in / G, count], -zero times the inputs, of their type
+  int32_t *starts;   // [in / G, count], -zero times the rounded inputs
   const uint32_t *words;
   Factors scale, scale_unit, offset, offset_unit;
   float *y;
-  int64_t count, inputs, outputs, groups, parts, words_of_part;
-  int64_t sharing;  // parts of a group
+  int64_t count, inputs, outputs, groups, words_of_group;
   int bits, zero;
   bool round;
 } Grouped;
@@ -150,17 +150,21 @@ static inline Words bytes(const uint32_t *words, int k, int bits, int half) {
 // How far a value of number k in a turn is moved to the left: to where it lies,
 // or where its sign is that of the word.
 static inline int place_of(int k, int bits) {
-  if (bits == 8 || (bits == 4 && k == 7)) return 24;
-  return 8 * (k % 4) + (bits == 4 ? k / 4 * 4 : 0);
+  return bits == 4 && k < 7 ? 8 * (k % 4) + k / 4 * 4 : 24;
 }
 
-// A value of each column, so moved.
-static inline Floats value(const uint32_t *words, int k, int bits) {
-  int place = place_of(k, bits);
+// A value of each column less `zero`, so moved.
+static inline Floats value(const uint32_t *words, int k, int bits, int zero) {
   Words moved = *(const Words *)words;
-  if (bits == 8) moved = moved << (24 - 8 * k) & 0xff000000u;
-  if (bits == 6) moved = bytes(words, k / 4, 6, 0) & 255u << place;
-  if (bits == 4) moved = (k < 7 ? moved : moved >> 4) & 15u << place;
+  if (bits == 4) {
+    moved = (k < 7 ? moved : moved >> 4) & 15u << place_of(k, 4);
+    return __builtin_convertvector((Ints)moved - (zero << place_of(k, 4)),
+                                   Floats);
+  }
+  if (bits == 6)  // Bytes with signs: none of them borrows from the next.
+    moved = ((bytes(words, k / 4, 6, 0) | 0x80808080u) -
+             0x01010101u * zero) ^ 0x80808080u;
+  moved = moved << (24 - 8 * (k % 4)) & 0xff000000u;
   return __builtin_convertvector((Ints)moved, Floats);
 }
 
@@ -248,9 +252,9 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
 
 // Where the rows of a block begin, and their sums so far.
 #define OPEN_BLOCK(count)                                                    \
-  const int64_t step = p->words_of_part * COLUMNS;                           \
-  const uint32_t *words = p->words + block * p->parts * step;                \
-  const float *sums = p->sums + row * p->parts;                              \
+  const int64_t step = p->words_of_group * COLUMNS;                          \
+  const uint32_t *words = p->words + block * p->groups * step;               \
+  const float *sums = p->sums + row * p->groups;                             \
   float scales[EXPANDED * COLUMNS], offsets[EXPANDED * COLUMNS];             \
   Floats total[count][PARTS] = {0};
 
@@ -265,8 +269,8 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
       expand(p->offset, p->offset_unit, block, group, to, offsets);          \
   }
 
-// Adds the products of a part of a group to those before.
-#define ADD_PART(count, SCALED)                                              \
+// Adds a group's products to those of the groups before.
+#define ADD_GROUP(count, SCALED)                                             \
   if (p->offset.size)                                                        \
     EACH(r, c, count)                                                        \
     total[r][c] = add_product(from_float(offsets + place + c * LANES),       \
@@ -280,22 +284,21 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
   *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +              \
               c * LANES) = total[r][c];
 
-#define ROWS_OF_PARTS(count, bits)                                           \
+#define ROWS_OF_GROUPS(count, bits)                                          \
   static void floats##bits##_##count(const Grouped *p, int64_t block,        \
                                      int64_t row) {                          \
     OPEN_BLOCK(count)                                                        \
     enum { VALUES = VALUES_OF_TURN(bits) };                                  \
     const float *x = p->x + row * p->inputs;                                 \
-    const float *starts = (const float *)p->starts + row * p->parts;         \
     for (int64_t group = 0; group < p->groups; group++) {                    \
       OPEN_GROUP                                                             \
       Floats dots[count][PARTS], weights[PARTS];                             \
-      EACH(r, c, count) dots[r][c] = spread(starts[r]);                      \
+      EACH(r, c, count) dots[r][c] = (Floats){0};                            \
       for (int64_t i = 0; i < step; i += TURN(bits)) {                       \
         __builtin_prefetch(words + i + AHEAD * COLUMNS);                     \
         _Pragma("GCC unroll 16") for (int k = 0; k < VALUES; k++) {          \
           UNROLL(c, PARTS) {                                                 \
-            weights[c] = value(words + i + c * LANES, k, bits);              \
+            weights[c] = value(words + i + c * LANES, k, bits, p->zero);     \
             HOLD(weights[c]);                                                \
           }                                                                  \
           EACH(r, c, count) {                                                \
@@ -306,8 +309,8 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
         }                                                                    \
         x += VALUES * count;                                                 \
       }                                                                      \
-      ADD_PART(count, dots[r][c])                                            \
-      words += step, sums += count, starts += count;                         \
+      ADD_GROUP(count, dots[r][c])                                           \
+      words += step, sums += count;                                        \
     }                                                                        \
     CLOSE_BLOCK(count)                                                       \
   }                                                                          \
@@ -316,19 +319,21 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
     OPEN_BLOCK(count)                                                        \
     enum { FOURS = VALUES_OF_TURN(bits) / 4 };                               \
     const int32_t *x = p->short_x + row * p->inputs / 4;                     \
-    const int32_t *starts = p->starts + row * p->parts;                      \
-    const float *x_scales = p->scales + row * p->parts;                      \
-    const int32_t *after = x;                                                \
+    const int32_t *starts = p->starts + row * p->groups;                     \
+    const float *x_scales = p->scales + row * p->groups;                     \
     for (int64_t group = 0; group < p->groups; group++) {                    \
       OPEN_GROUP                                                             \
-      for (int64_t part = 0; part < p->sharing; part++) {                    \
-        Ints dots[count][PARTS], held[count][PARTS];                         \
-        Words some[PARTS];                                                   \
-        EACH(r, c, count) dots[r][c] = (Ints){0} + starts[r];                \
+      Ints dots[count][PARTS], held[count][PARTS];                           \
+      Words some[PARTS];                                                     \
+      EACH(r, c, count) dots[r][c] = (Ints){0} + starts[r];                  \
+      for (int64_t from = 0, to; from < step; from = to) {                   \
+        to = from + MOST_ADDED(bits, step);                                  \
+        if (to > step) to = step;                                            \
+        const int32_t *after = x;                                            \
         for (int half = 0; half < HALVES(bits); half++) {                    \
           after = x;                                                         \
           EACH(r, c, count) held[r][c] = begin_sum(dots[r][c]);              \
-          for (int64_t i = 0; i < step; i += TURN(bits)) {                   \
+          for (int64_t i = from; i < to; i += TURN(bits)) {                  \
             __builtin_prefetch(words + i + AHEAD * COLUMNS);                 \
             _Pragma("GCC unroll 4") for (int k = 0; k < FOURS; k++) {        \
               UNROLL(c, PARTS)                                               \
@@ -350,24 +355,24 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
             EACH(r, c, count)                                                \
             dots[r][c] = end_sum(dots[r][c], held[r][c], half ? 16 : 1);     \
         }                                                                    \
-        ADD_PART(count, __builtin_convertvector(dots[r][c], Floats) *        \
-                            spread(x_scales[r]))                             \
-        words += step, sums += count, x = after;                             \
-        starts += count, x_scales += count;                                  \
+        x = after;                                                           \
       }                                                                      \
+      ADD_GROUP(count, __builtin_convertvector(dots[r][c], Floats) *         \
+                            spread(x_scales[r]))                             \
+      words += step, sums += count, starts += count, x_scales += count;      \
     }                                                                        \
     CLOSE_BLOCK(count)                                                       \
   }
 
-#define OF_BITS(bits)    \
-  ROWS_OF_PARTS(1, bits) \
-  ROWS_OF_PARTS(2, bits) \
-  ROWS_OF_PARTS(3, bits) \
-  ROWS_OF_PARTS(4, bits) \
-  ROWS_OF_PARTS(5, bits) \
-  ROWS_OF_PARTS(6, bits) \
-  ROWS_OF_PARTS(7, bits) \
-  ROWS_OF_PARTS(8, bits)
+#define OF_BITS(bits)     \
+  ROWS_OF_GROUPS(1, bits) \
+  ROWS_OF_GROUPS(2, bits) \
+  ROWS_OF_GROUPS(3, bits) \
+  ROWS_OF_GROUPS(4, bits) \
+  ROWS_OF_GROUPS(5, bits) \
+  ROWS_OF_GROUPS(6, bits) \
+  ROWS_OF_GROUPS(7, bits) \
+  ROWS_OF_GROUPS(8, bits)
 
 OF_BITS(4)
 OF_BITS(6)
@@ -400,9 +405,10 @@ static void multiply_blocks(const void *job, int64_t from, int64_t to) {
 
 static const float LEAST = 1e-36f;  // whose inverse is a float, as in JAX
 
-// The largest size of an input of a group.
-static inline float largest_of(const float *x, int64_t size) {
-  int32_t most = 0;  // Sizes of floats are in the order of their bits.
+// A group of one row in eight bits; its largest input.
+static inline float round_group(const float *x, int64_t size, int8_t *rounded,
+                                int32_t *total) {
+  int32_t most = 0, sum = 0;  // Sizes of floats are in the order of their bits.
   for (int64_t i = 0; i < size; i++) {
     int32_t bits;
     memcpy(&bits, x + i, sizeof bits);
@@ -411,55 +417,44 @@ static inline float largest_of(const float *x, int64_t size) {
   }
   float largest;
   memcpy(&largest, &most, sizeof most);
-  return largest;
-}
-
-// Rounds a part of a row; the sum of what it made.
-static inline int32_t round_part(const float *x, int64_t size, float inverse,
-                                 int8_t *rounded) {
-  int32_t sum = 0;
+  float inverse = largest > LEAST ? LARGEST / largest : 0;
   for (int64_t i = 0; i < size; i++) {
     int32_t one = (int32_t)nearbyintf(x[i] * inverse);
     rounded[i] = (int8_t)one;
     sum += one;
   }
-  return sum;
+  *total = sum;
+  return largest;
 }
 
 // Takes rows of a turn, and what is known of them.
 static void prepare(const Grouped *p, const float *x, int64_t row,
                     int64_t count) {
-  int64_t size = p->inputs / p->parts, turn = VALUES_OF_TURN(p->bits);
-  int64_t first = row * p->parts, start = row * p->inputs;
-  float largest = 0, inverse = 0;
-  float powers[16];  // That bring a value's place back, of inputs above 1e-30.
+  int64_t size = p->inputs / p->groups, turn = VALUES_OF_TURN(p->bits);
+  int64_t first = row * p->groups, start = row * p->inputs;
+  // Undo a value's place; inputs below 1e-30 may become 0.
+  float powers[16];
   for (int k = 0; k < turn; k++) powers[k] = ldexpf(1, -place_of(k, p->bits));
   for (int64_t r = 0; r < count; r++)
-    for (int64_t part = 0; part < p->parts; part++, x += size) {
-      int64_t place = first + part * count + r;
-      int64_t kept = start + part * size * count;
+    for (int64_t group = 0; group < p->groups; group++, x += size) {
+      int64_t place = first + group * count + r;
       if (p->round) {
-        if (part % p->sharing == 0) {
-          largest = largest_of(x, size * p->sharing);
-          inverse = largest > LEAST ? LARGEST / largest : 0;
-        }
-        int32_t fours[size / 4];
-        int32_t total = round_part(x, size, inverse, (int8_t *)fours);
-        for (int64_t i = 0; i < size / 4; i++)
-          p->short_x[kept / 4 + i * count + r] = fours[i];
-        p->scales[place] = largest / LARGEST;
+        int32_t *kept = p->short_x + (start + group * size * count) / 4;
+        int32_t total, fours[size / 4];
+        float most = round_group(x, size, (int8_t *)fours, &total);
+        for (int64_t i = 0; i < size / 4; i++) kept[i * count + r] = fours[i];
+        p->scales[place] = most / LARGEST;
         p->starts[place] = -p->zero * total;
         p->sums[place] = p->scales[place] * total;
         continue;
       }
-      float sum = 0;
+      float sum = 0, *kept = p->x + start + group * size * count;
       for (int64_t i = 0; i < size; i += turn)
         for (int64_t k = 0; k < turn; k++) {
-          p->x[kept + (i + k) * count + r] = x[i + k] * powers[k];
+          kept[(i + k) * count + r] = x[i + k] * powers[k];
           sum += x[i + k];
         }
       p->sums[place] = sum;
-      ((float *)p->starts)[place] = p->zero ? -p->zero * sum : 0;
     }
 }
 
@@ -501,27 +496,23 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
   p.groups = p.scale.size;
   for (int bits = 4; bits <= 8; bits += 2)
     if (words->dims[1] * 32 == inputs * bits) p.bits = bits;
-  if (!p.bits) return refuse(frame, expected);
+  if (!p.bits || !inputs) return refuse(frame, expected);
   int64_t turn = VALUES_OF_TURN(p.bits);
   if (inputs % (p.groups * turn) ||
       (p.offset.size && p.offset.size != p.groups) ||
       (p.scale_unit.size && p.groups % p.scale_unit.size) ||
       (p.offset_unit.size && p.groups % p.offset_unit.size))
     return refuse(frame, expected);
-  int64_t size = inputs / p.groups;
-  int64_t fit = p.round ? MOST_OF_PART(p.bits, size) : size;
-  for (p.sharing = 1; size % (p.sharing * turn) || size / p.sharing > fit;)
-    p.sharing++;
-  p.parts = p.groups * p.sharing, p.words_of_part = words->dims[1] / p.parts;
-  if (p.bits == 8) p.zero = p.round ? SIGN : 0;  // Its values have signs.
+  p.words_of_group = words->dims[1] / p.groups;
+  if (p.bits == 8) p.zero = SIGN;  // Its values have signs.
   int64_t rows = x->dims[0], most = rows < CHUNK ? rows : CHUNK;
-  int64_t each = p.parts * 12 + inputs * (p.round ? 1 : sizeof(float));
+  int64_t each = p.groups * 12 + inputs * (p.round ? 1 : sizeof(float));
   float *memory = malloc(most * each + 1);
   if (!memory) return refuse(frame, "no memory for the rows");
-  int64_t all = most * p.parts;
+  int64_t all = most * p.groups;
   p.sums = memory, p.scales = memory + all, p.x = memory + 3 * all;
   p.starts = (int32_t *)(p.scales + all), p.short_x = (int32_t *)p.x;
-  int64_t bytes = p.parts * COLUMNS * (4 * p.words_of_part + 4);
+  int64_t bytes = p.groups * COLUMNS * (4 * p.words_of_group + 4);
   for (int64_t first = 0; first < rows; first += p.count) {
     int64_t left = rows - first, chunks = (left + CHUNK - 1) / CHUNK;
     p.y = (float *)y->data + first * p.outputs;

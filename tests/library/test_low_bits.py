@@ -148,29 +148,31 @@ def weight(
     (8, 4, 'float32', 0, False),
     (8, 16, 'float16', 3, True),
     (8, 48, 'float32', 2, False),
+    (8, 96, 'float32', 0, False),
     (4, 8, 'float16', 0, True),
     (4, 32, 'int8', 1, True),
     (4, 48, 'float32', 0, False),
+    (4, 96, 'float16', 0, True),
     (6, 16, 'int8', 3, False),
     (6, 32, 'float32', 1, True),
   ],
 )
 def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
-  whole = weight(96, 48, bits, group, with_offset, dtype, units)
+  whole = weight(192, 48, bits, group, with_offset, dtype, units)
   blocked = to_native({'w': whole})['w']
   assert blocked.blocked
   np.testing.assert_array_equal(widen(blocked), widen(whole))
 
   def factors(x, unit):
     x = np.float64(x).repeat(group, 0)
-    return x if unit is None else x * np.float64(unit).repeat(96 // units, 0)
+    return x if unit is None else x * np.float64(unit).repeat(192 // units, 0)
 
   w = np.float64(low_bits.values_of(whole)) - (0 if bits == 8 else 5)
   w *= factors(whole.scale, whole.scale_unit)
   if with_offset:
     w += factors(whole.offset, whole.offset_unit)
   draw = np.random.default_rng(1)
-  x = draw.standard_normal((13, 96)).astype(np.float32)
+  x = draw.standard_normal((13, 192)).astype(np.float32)
   x[3, :group] = 0  # A group without a largest activation.
   x[4, :group] = [1e-37] + [0] * (group - 1)  # Its inverse would be infinite.
   x[5], x[6] = 3, -3  # The largest sums.
@@ -190,12 +192,25 @@ def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
 
 
 @pytest.mark.usefixtures('kernel')
+def test_sums_of_floats_lose_nothing_to_the_zero():
+  """Inputs of one sign would show a zero that is taken off their sum."""
+  whole = weight(1024, 64, 4, 32, False)
+  draw = np.random.default_rng(1)
+  x = np.abs(draw.standard_normal((8, 1024))).astype(np.float32)
+  right = np.float64(x) @ np.float64(widen(whole))
+  found = np.asarray(multiply(jnp.array(x), to_native({'w': whole})['w']))
+  off = np.sqrt(((found - right) ** 2).mean() / (right**2).mean())
+  assert off < 2e-7
+
+
+@pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
-  ('bits', 'rounds'), [(8, True), (6, False), (4, True), (4, False)]
+  ('bits', 'group', 'rounds'),
+  [(8, 32, True), (6, 32, False), (6, 32, True), (4, 128, True), (4, 32, False)],
 )
-def test_a_row_has_the_same_bits_beside_others(bits, rounds):
+def test_a_row_has_the_same_bits_beside_others(bits, group, rounds):
   """A product of verification equals that of decoding."""
-  w = weight(512, 1024, bits, 32, True, 'int8', 2)
+  w = weight(512, 1024, bits, group, True, 'int8', 2)
   w = to_native({'w': w})['w']
   w = w.replace(rounds=rounds)
   x = jax.random.normal(jax.random.key(0), (300, 512))
