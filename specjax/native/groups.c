@@ -147,8 +147,8 @@ static inline Words bytes(const uint32_t *words, int k, int bits, int half) {
   return made | (high & 0x30303030u);
 }
 
-// How far a value of number k in a turn is moved to the left: to where it lies,
-// or where its sign is that of the word.
+// How far a value of number k in a turn is moved to the left: to its own place,
+// or to the upper end of the word, which has its sign.
 static inline int place_of(int k, int bits) {
   return bits == 4 && k < 7 ? 8 * (k % 4) + k / 4 * 4 : 24;
 }
@@ -310,7 +310,7 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
         x += VALUES * count;                                                 \
       }                                                                      \
       ADD_GROUP(count, dots[r][c])                                           \
-      words += step, sums += count;                                        \
+      words += step, sums += count;                                          \
     }                                                                        \
     CLOSE_BLOCK(count)                                                       \
   }                                                                          \

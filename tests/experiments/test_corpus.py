@@ -64,7 +64,7 @@ def find_module(name: str) -> str:
 def test_training_repeats_little_of_the_evaluation(
   domain, evaluation, training_chunks
 ):
-  """Of a domain, and of each document: a share of all would hide a whole one.
+  """A share of all documents would hide one that is repeated whole.
 
   Training in one domain must not give away the evaluation of another.
   """

@@ -56,7 +56,7 @@ def chat(client, said=PROMPT, **options):
 
 @contextlib.contextmanager
 def refused(param, match=None, kind=openai.BadRequestError):
-  """What is inside is refused by the name of a field."""
+  """Expects that the request inside is refused by the name of a field."""
   with pytest.raises(kind, match=match) as error:
     yield error
   assert error.value.param == param

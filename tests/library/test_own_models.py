@@ -47,7 +47,7 @@ def loaders(door):
 
 
 def decoded(target, draft, new, **options):
-  """What `decode` returns, whose texts are those of full passes."""
+  """Returns what `decode` does; its texts are those of full passes."""
   out = specjax.decode(
     target, draft, PROMPTS, new_tokens=new, gamma=3, **options
   )

@@ -157,7 +157,7 @@ def test_a_mask_that_sees_a_rejected_pair_is_seen(tmp_path):
 
 @pytest.mark.slow
 def test_texts_of_a_head_with_masks_are_those_of_the_target(tmp_path):
-  """As a tree of fixed shape; `test_drafter_promises` has a dynamic one."""
+  """The tree has a fixed shape; `test_drafter_promises` has a dynamic one."""
   host = Target(written.TARGET, target_weights(), max_length=100)
   draft = eagle.load(host, written.write(tmp_path, AT_ONCE), widths=(2, 2))
   out, plain = (

@@ -44,7 +44,7 @@ def params_of(wide=True):
 
 
 def recorded(name, recording, stages, wide=True):
-  """What was told of each row."""
+  """Returns what was told of each row."""
   values = sampling.make(4, vocab_size=models.VOCAB, **stages)
   state = models.decoded(
     SPECS[name], params_of(wide), PROMPTS, values, new_tokens=NEW,

@@ -44,7 +44,7 @@ def wrong_fields(row: dict, batch: int, timed: bool = True, names=None) -> set:
 
 
 def _is_wrong(row: dict, name: str, right: Any) -> bool:
-  """Whether a field is off; an interval may be one that holds the value."""
+  """Returns true if a field is off; an interval may hold the value."""
   value = row[name]
   if name == 'autocorrelation' and right is not None:
     value, right = ([x[0] for x in y] for y in (value or (), right))
