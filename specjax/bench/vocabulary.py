@@ -23,14 +23,14 @@ TRANSLATING = (lm.load, quantized.load)
 _LEAST, _USEFUL = 0.01, 0.5  # of the prompts' tokens, that a draft can draft
 
 
-def read(field: str, path: str):
-  """Reads the tokenizer of a checkpoint.
+def read(field: str, path: str, known: Any = None):
+  """Reads the tokenizer of a checkpoint, see `checkpoints.load_tokenizer`.
 
   Raises:
     UserError: there is none, or it is damaged; names the field.
   """
   with blame(f'{field}: '):
-    return checkpoints.load_tokenizer(path)
+    return checkpoints.load_tokenizer(path, known)
 
 
 def check_tokenizer(field: str, tokenizer, size: int) -> None:
@@ -88,7 +88,7 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
       'its tokenizer there',
     )
     return False
-  other = checkpoints.load_tokenizer(path)
+  other = checkpoints.load_tokenizer(path, tokenizer)
   check_tokenizer(f'draft {path}', other, draft_size)
   theirs = {t: i for t, i in other.get_vocab().items() if i < draft_size}
   beyond = [token for token, i in theirs.items() if i >= size]
@@ -137,7 +137,7 @@ def compare(
   translates = draft is not None and one.read in TRANSLATING
   if not translates or not checkpoints.has_tokenizer(one.path):
     return check_draft(tokenizer, size, one.path, own), None
-  theirs = read(f'draft {one.path}', one.path)
+  theirs = read(f'draft {one.path}', one.path, tokenizer)
   check_tokenizer(f'draft {one.path}', theirs, own)
   with blame(f'{one.path_field}: '):
     other = vocabularies.compare(

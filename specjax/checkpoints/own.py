@@ -122,7 +122,7 @@ def weights_of(
   return target.model, target.params
 
 
-def tokenizer_of(target: Target) -> Any:
+def tokenizer_of(target: Target, known: Any = None) -> Any:
   """Returns the tokenizer.
 
   Raises:
@@ -133,4 +133,5 @@ def tokenizer_of(target: Target) -> Any:
       f'{target.path} has no tokenizer, which programs read texts with: give '
       'one to specjax.Target.of'
     )
+  del known  # Nothing is read.
   return target.tokenizer

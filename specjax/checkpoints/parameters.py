@@ -29,7 +29,7 @@ from specjax.models.low_bits import LowBits
 BITS_OF = {'int8': 8, 'int4': 4}
 FLOAT, STORED_BITS = 'floats', 'stored'
 FORMS = ('auto', FLOAT, STORED_BITS, *BITS_OF)
-_VALUES = 1 << 24  # of few bits that are taken apart at once
+_VALUES = 1 << 20  # of few bits that are taken apart at once, in the caches
 _AT_ONCE = 4  # parameters of few bits, each in floats at first
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 
@@ -294,15 +294,15 @@ def _packed(tensor: Tensor, few: _FewBits) -> dict[str, np.ndarray]:
   """The words and factors of a tensor, made of few values at a time."""
   rows, inputs = tensor.shape
   step = max(1, _VALUES // inputs)
-  pieces = [
-    few.arrays(
-      tensor.file.take_apart(tensor.name, slice(i, min(i + step, rows)))
-    )
-    for i in range(0, rows, step)
-  ]
-  if len(pieces) == 1:
-    return pieces[0]
-  return {name: np.concatenate([x[name] for x in pieces]) for name in pieces[0]}
+  made: dict[str, np.ndarray] = {}
+  for i in range(0, rows, step):
+    part = slice(i, min(i + step, rows))
+    blocks = tensor.file.take_apart(tensor.name, part)
+    for name, x in few.arrays(blocks).items():
+      if name not in made:
+        made[name] = np.empty((rows, x.shape[1]), x.dtype)
+      made[name][part] = x
+  return made
 
 
 def read_low_bits(

@@ -1,6 +1,8 @@
 """The tokenizer of a checkpoint, and the tokens that end its texts."""
 
+import filecmp
 import os
+import pathlib
 from typing import Any
 
 from specjax.checkpoints import own
@@ -14,6 +16,13 @@ from specjax.checkpoints.hub import locate
 
 # Any one of these is enough for a tokenizer.
 _TOKENIZER = ('tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt')
+# These besides say what tokens there are.
+_MORE = (
+  'merges.txt',
+  'added_tokens.json',
+  'special_tokens_map.json',
+  'tokenizer_config.json',
+)
 
 
 @own.or_of(lambda target: target.tokenizer is not None)
@@ -28,8 +37,14 @@ def has_tokenizer(path: str | os.PathLike) -> bool:
 
 
 @own.or_of(own.tokenizer_of)
-def load_tokenizer(path: str | os.PathLike) -> Any:
+def load_tokenizer(path: str | os.PathLike, known: Any = None) -> Any:
   """Loads the tokenizer of a checkpoint.
+
+  Args:
+    path: of the checkpoint.
+    known: a tokenizer that was loaded. It is returned where the files of both
+      have the same tokens, whatever their chat templates are: a large one takes
+      more than a second to load.
 
   Raises:
     CheckpointError: there is none, or it cannot be read.
@@ -40,6 +55,9 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
     raise CheckpointError(
       f'{directory} has no tokenizer; add one of {", ".join(_TOKENIZER)}'
     )
+  place = getattr(known, 'name_or_path', '')
+  if place and _same_files(directory, pathlib.Path(place)):
+    return known
   # Takes seconds to import, and nothing else here needs it.
   import transformers
 
@@ -53,6 +71,15 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
       f'{directory}: the tokenizer cannot be read ({reason}); copy its files '
       'again'
     ) from error
+
+
+def _same_files(*directories: pathlib.Path) -> bool:
+  """Returns true if the tokens of two directories are in equal files."""
+  for name in _TOKENIZER + _MORE:
+    files = [path / name for path in directories if (path / name).is_file()]
+    if len(files) == 1 or (files and not filecmp.cmp(*files, shallow=False)):
+      return False
+  return True
 
 
 @own.or_of(lambda target: target.eos)

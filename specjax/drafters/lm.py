@@ -83,7 +83,7 @@ def compare(target: Target, path: str) -> vocabularies.Other | None:
     return None
   return vocabularies.compare(
     target.tokenizer,
-    checkpoints.load_tokenizer(path),
+    checkpoints.load_tokenizer(path, target.tokenizer),
     target.model.config.vocab_size,
     checkpoints.describe(path).model.config.vocab_size,
     target.eos,

@@ -37,7 +37,7 @@ def steps(built: Loaded, plan: Plan, ids: list[int], turn: int = 0):
       plan.sampling, method.spec, 1, plan.temperatures[0]
     ),
   )
-  return trace.steps(method.params, state, spec=method.spec)
+  yield from trace.steps(method.params, state, spec=method.spec)
 
 
 def main(x: Experiment) -> None:

@@ -353,6 +353,22 @@ def make_tokenizer(size):
   )
 
 
+def test_equal_tokenizers_are_read_once(tmp_path):
+  """A chat template may differ; a token, or the end of a text, may not."""
+  for name, size in (('a', 11), ('chat', 11), ('other', 10), ('end', 11)):
+    checkpoints.save(tmp_path / name, *make(), tokenizer=make_tokenizer(size))
+  (tmp_path / 'chat/chat_template.jinja').write_text('{{ messages }}')
+  told = tmp_path / 'end/tokenizer_config.json'
+  told.write_text(told.read_text().replace('</s>', 'w1'))
+  known = checkpoints.load_tokenizer(tmp_path / 'a')
+  for name, same in (('a', 1), ('chat', 1), ('other', 0), ('end', 0)):
+    found = checkpoints.load_tokenizer(tmp_path / name, known)
+    assert (found is known) == bool(same), name
+  assert found.eos_token == 'w1'
+  (tmp_path / 'end/tokenizer_config.json').unlink()
+  assert checkpoints.load_tokenizer(tmp_path / 'end', known) is not known
+
+
 def test_tokenizer_travels_with_the_model(tmp_path):
   path = tmp_path / 'a'
   with pytest.raises(CheckpointError, match='has 12 tokens'):
