@@ -314,8 +314,8 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
     }                                                                        \
     CLOSE_BLOCK(count)                                                       \
   }                                                                          \
-  static void shorts##bits##_##count(const Grouped *p, int64_t block,        \
-                                     int64_t row) {                          \
+  static inline __attribute__((always_inline)) void add##bits##_##count(     \
+      const Grouped *p, int64_t block, int64_t row, bool whole) {            \
     OPEN_BLOCK(count)                                                        \
     enum { FOURS = VALUES_OF_TURN(bits) / 4 };                               \
     const int32_t *x = p->short_x + row * p->inputs / 4;                     \
@@ -327,7 +327,7 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
       Words some[PARTS];                                                     \
       EACH(r, c, count) dots[r][c] = (Ints){0} + starts[r];                  \
       for (int64_t from = 0, to; from < step; from = to) {                   \
-        to = from + MOST_ADDED(bits, step);                                  \
+        to = whole ? step : from + MOST_ADDED(bits, step);                   \
         if (to > step) to = step;                                            \
         const int32_t *after = x;                                            \
         for (int half = 0; half < HALVES(bits); half++) {                    \
@@ -362,6 +362,14 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
       words += step, sums += count, starts += count, x_scales += count;      \
     }                                                                        \
     CLOSE_BLOCK(count)                                                       \
+  }                                                                          \
+  static void shorts##bits##_##count(const Grouped *p, int64_t block,        \
+                                     int64_t row) {                          \
+    int64_t step = p->words_of_group * COLUMNS;                              \
+    if (step <= MOST_ADDED(bits, step))                                      \
+      add##bits##_##count(p, block, row, true);                              \
+    else                                                                     \
+      add##bits##_##count(p, block, row, false);                             \
   }
 
 #define OF_BITS(bits)     \
