@@ -1,5 +1,6 @@
 """Prefill: texts are fed into a cache, in blocks and without logits."""
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -7,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.models import cache as caches
-from specjax.models import transformer, uniform
+from specjax.models import linear, transformer, uniform
 from specjax.models.config import TransformerConfig
 
 _LEAST_READ, _MOST_READ = 32, 512  # slots
+_BY_ROWS = 64  # tokens of a block where each row takes time
 
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
@@ -91,6 +93,16 @@ def pad(texts: Sequence[Sequence[int]], slots: int):
   return jnp.asarray(padded), jnp.asarray(lengths)
 
 
+def _takes_rows(params) -> bool:
+  """Returns true where the kernel of a CPU multiplies.
+
+  Arithmetic is the limit of its rows there, whether a text has them or not, and
+  weights are read in less time than a block of 64 rows is computed.
+  """
+  leaves = jax.tree.leaves(params, is_leaf=linear.is_blocked)
+  return any(map(linear.is_blocked, leaves))
+
+
 def prefill(model, params, tokens, length, cache, taps=()):
   """Feeds all committed tokens but the last, which stays to be fed.
 
@@ -115,6 +127,8 @@ def prefill(model, params, tokens, length, cache, taps=()):
     size = 128
   if uniform.is_uniform(model):
     size = min(size, uniform.ROWS)
+  if _takes_rows(params):
+    size = math.gcd(size, _BY_ROWS)
   mask, offsets = transformer.causal(batch, size)
   dtype = caches.dtype_of(cache)
 

@@ -155,6 +155,32 @@ def logits_of_kernel(model, params):
   return program(params, cache), calls
 
 
+def test_a_prompt_is_read_in_short_blocks():
+  """A row takes the kernel time, whether a text has it or not."""
+  made = models.tiny(64, 2, width=32, head_dim=16, max_positions=1024)
+  params, read = weights(made), []
+  tokens = jnp.arange(1024)[None] % 64
+  for model, its in ((made, params), layouts.to_native(made, params)):
+    sizes = []
+
+    def forward(params, tokens, *rest, model=model, sizes=sizes, **taps):
+      sizes.append(tokens.shape[1])
+      return model.forward(params, tokens, *rest, **taps)
+
+    cache = transformer.open_cache(model, its, 1, 1024)
+    spy = model._replace(forward=forward)
+    length = jnp.full(1, 131, jnp.int32)  # The last token stays to be fed.
+    read.append((prefill.prefill(spy, its, tokens, length, cache)[0], sizes))
+  (whole, large), (blocks, small) = read
+  assert set(large) == {512}
+  assert set(small) == {64}
+  for one, other in zip(whole, blocks, strict=True):
+    for i, axis in enumerate((-1, -2)):
+      kept = [jnp.take(kv[i], jnp.arange(130), axis) for kv in (one, other)]
+      np.testing.assert_allclose(*kept, atol=1e-5)
+      assert jnp.abs(kept[0]).min() > 0
+
+
 @pytest.mark.parametrize(
   ('tied', 'dtype'), [(False, 'float32'), (True, 'bfloat16')]
 )
