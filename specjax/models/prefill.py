@@ -1,6 +1,5 @@
 """Prefill: texts are fed into a cache, in blocks and without logits."""
 
-import math
 from collections.abc import Sequence
 
 import jax
@@ -127,8 +126,8 @@ def prefill(model, params, tokens, length, cache, taps=()):
     size = 128
   if uniform.is_uniform(model):
     size = min(size, uniform.ROWS)
-  if _takes_rows(params):
-    size = math.gcd(size, _BY_ROWS)
+  if size % _BY_ROWS == 0 and _takes_rows(params):
+    size = _BY_ROWS
   mask, offsets = transformer.causal(batch, size)
   dtype = caches.dtype_of(cache)
 
