@@ -73,11 +73,13 @@ def load_tokenizer(path: str | os.PathLike, known: Any = None) -> Any:
     ) from error
 
 
-def _same_files(*directories: pathlib.Path) -> bool:
+def _same_files(one: pathlib.Path, other: pathlib.Path) -> bool:
   """Returns true if the tokens of two directories are in equal files."""
   for name in _TOKENIZER + _MORE:
-    files = [path / name for path in directories if (path / name).is_file()]
-    if len(files) == 1 or (files and not filecmp.cmp(*files, shallow=False)):
+    mine, theirs = one / name, other / name
+    if mine.is_file() != theirs.is_file():
+      return False
+    if mine.is_file() and not filecmp.cmp(mine, theirs, shallow=False):
       return False
   return True
 
