@@ -45,7 +45,7 @@ def fit_slots(name: str, slots: int | None, needed: int, who: str) -> int:
 
 
 def block_of(slots: int) -> int:
-  """Tokens that prefill feeds at once for a cache of so many slots."""
+  """The most tokens that prefill feeds at once into so many slots."""
   return min(slots, 128) if slots <= 512 else 512
 
 

@@ -74,7 +74,8 @@ def read_sizes(slots: int) -> tuple[int, ...]:
     128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
 
   A prompt of 20 tokens is then read at the price of 32, and not of a block of
-  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). A
+  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`); 64 where
+  the kernel multiplies. A
   larger one is read in such blocks, and only the blocks in use cost time.
   """
   sizes = [_LEAST_READ]

@@ -284,6 +284,8 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
   *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +              \
               c * LANES) = total[r][c];
 
+// Where a whole group is added up at once (`whole`), as groups of 32 inputs are,
+// sums in 32 bits begin when those in 16 bits end, and registers hold both.
 #define ROWS_OF_GROUPS(count, bits)                                          \
   static void floats##bits##_##count(const Grouped *p, int64_t block,        \
                                      int64_t row) {                          \

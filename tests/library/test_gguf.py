@@ -371,8 +371,9 @@ def mixed(name):
   ],
 )
 def test_stored_bits_are_the_floats_that_they_stand_for(
-  name, kind, blocks, tmp_path
+  name, kind, blocks, tmp_path, monkeypatch
 ):
+  monkeypatch.setattr(parameters, '_VALUES', 960)  # In several pieces.
   path, directory = made(tmp_path, name, kind)
   expected, stands = checkpoints.load(directory)
   form = WeightForm('stored', blocks=blocks)

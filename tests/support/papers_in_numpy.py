@@ -283,6 +283,6 @@ class Misfit:
 def power(samples, pairs, level):
   """Chance that `Misfit` at a level sees that samples are of another model.
 
-  Each pair is a distribution that is tested and that of the samples.
+  Each pair has the distribution to be tested, and the one of the samples.
   """
   return fit_tests.power(samples, [outcomes(*pair) for pair in pairs], level)
