@@ -519,6 +519,19 @@ class TransformerConfig:
       sizes['mlp_width'] = self.sharing.mlp_width
     return dataclasses.replace(self, **sizes) if sizes else self
 
+  def like(self, layer: int) -> int:
+    """Returns the first layer that differs from one in its weights alone."""
+
+    def facts(i):
+      return (
+        *(self.at(i), self.source(i) == i, self.turns(i), self.window(i)),
+        *(self.has_state(i), self.is_sparse(i)),
+        *(i in self.without_attention, i in self.without_mlp),
+        self.wide is not None and i in self.wide.layers,
+      )
+
+    return next(i for i in range(layer + 1) if facts(i) == facts(layer))
+
   def source(self, layer: int) -> int:
     """Returns the layer whose keys and values a layer attends to.
 

@@ -70,6 +70,9 @@ class Model(NamedTuple):
   empty: Callable[..., Cache] | None = None
 
 
+_Layer = nn.jit(Layer)  # Layers that are alike are traced once.
+
+
 class Transformer(nn.Module):
   """The decoder. Use it through `build`."""
 
@@ -95,7 +98,7 @@ class Transformer(nn.Module):
         (c.max_positions + c.position_offset, c.width),
       )
     self.layers = [
-      Layer(c.at(i), i, name=f'layer{i}') for i in range(c.num_layers)
+      _Layer(c.at(i), c.like(i), name=f'layer{i}') for i in range(c.num_layers)
     ]
     if c.layer_inputs is not None:
       self.inputs = LayerInputs(c)
