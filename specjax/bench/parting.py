@@ -142,14 +142,15 @@ def _pass(weights, tokens, used, cache, *, target, named):
   at = used[:, None] + offset
   notes: Rows = collections.OrderedDict()
   listen: Any = contextlib.nullcontext()
-  taps = range(0)
+  taps, apart = range(0), {}
   if named and uniform.is_uniform(target):  # Modules are called in loops.
     taps = range(target.config.num_layers)
   elif named:
     listen = nn.intercept_methods(_listener(notes, tokens.shape))
+    apart = {'apart': True}
   with listen:
     out = target.forward(
-      weights, tokens, at, cache, used, mask, taps=tuple(taps)
+      weights, tokens, at, cache, used, mask, taps=tuple(taps), **apart
     )
   for i in taps:
     block = _row_arrays(out.flight[i], tokens.shape)

@@ -191,23 +191,29 @@ class _FewBits(NamedTuple):
   zero: int
   factors: dict[str, tuple[int, np.dtype]]
 
-  def low_bits(self, words: Any, factors: dict, rounds: bool) -> LowBits:
-    """Returns a weight of these arrays, or of their shapes."""
-    factors = {'offset': None} | factors
-    return LowBits(
-      words, bits=self.bits, zero=self.zero, rounds=rounds, **factors
-    )
-
-  def shapes(self, shape: tuple[int, ...], rounds: bool) -> LowBits:
-    """Returns the shapes of a weight [in, *outputs]."""
+  def shapes(self, shape: tuple[int, ...], form: WeightForm) -> LowBits:
+    """Returns the shapes of a weight [in, *outputs], in blocks or whole."""
     inputs, *outputs = shape
-    factors = {
-      name: jax.ShapeDtypeStruct((inputs // each, *outputs), dtype)
-      for name, (each, dtype) in self.factors.items()
-    }
-    words = inputs * self.bits // 32, *outputs
-    held = jax.ShapeDtypeStruct(words, jnp.int32)
-    return self.low_bits(held, factors, rounds)
+    blocked = form.blocks and linear.fills_blocks(outputs)
+
+    def held(count: int, dtype: Any) -> jax.ShapeDtypeStruct:
+      sizes = (
+        linear.block_shape(count, outputs) if blocked else (count, *outputs)
+      )
+      return jax.ShapeDtypeStruct(sizes, dtype)
+
+    return LowBits(
+      held(inputs * self.bits // 32, jnp.int32),
+      bits=self.bits,
+      zero=self.zero,
+      rounds=form.rounds,
+      blocked=blocked,
+      **{'offset': None}
+      | {
+        name: held(inputs // each, dtype)
+        for name, (each, dtype) in self.factors.items()
+      },
+    )
 
   def arrays(self, blocks: Blocks) -> dict[str, np.ndarray]:
     """Returns the words and factors [out, ...] of a part of a tensor."""
@@ -290,19 +296,23 @@ def _few_bits(
   return _FewBits(bits, 0 if bits == 8 else zero, factors)
 
 
-def _packed(tensor: Tensor, few: _FewBits) -> dict[str, np.ndarray]:
-  """The words and factors of a tensor, made of few values at a time."""
-  rows, inputs = tensor.shape
-  step = max(1, _VALUES // inputs)
-  made: dict[str, np.ndarray] = {}
-  for i in range(0, rows, step):
-    part = slice(i, min(i + step, rows))
-    blocks = tensor.file.take_apart(tensor.name, part)
-    for name, x in few.arrays(blocks).items():
-      if name not in made:
-        made[name] = np.empty((rows, x.shape[1]), x.dtype)
-      made[name][part] = x
-  return made
+def _outputs_of(
+  source: Tensors, shape: tuple[int, ...], tensors: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+  """Returns which output [out] of a parameter each row of its tensors is."""
+  counts = [tensors[name].shape[0] for name in source.names]
+  ends = np.cumsum(counts)
+  rows = np.split(np.arange(ends[-1]), ends[:-1])
+  numbered = {
+    name: _Array(part[:, None])
+    for name, part in zip(source.names, rows, strict=True)
+  }
+  whole = (slice(None),) * len(shape)
+  order = Reader(source, shape, numbered, np.int64).read(whole)
+  outputs = np.argsort(order, axis=None)
+  return {
+    name: outputs[part] for name, part in zip(source.names, rows, strict=True)
+  }
 
 
 def read_low_bits(
@@ -310,37 +320,31 @@ def read_low_bits(
   shape: tuple[int, ...],
   tensors: Mapping[str, Any],
   few: _FewBits,
-  rounds: bool,
+  form: WeightForm,
   table: bool,
 ) -> LowBits:
-  """Reads a parameter in the bits that a file holds.
+  """Reads a parameter in the bits that a file holds, a few rows at a time.
 
   Args:
     source: its tensors.
     shape: [in, *outputs], or [V, E] of an embedding.
     tensors: by name.
     few: how it is held.
-    rounds: see `LowBits`.
+    form: of matrices.
     table: whether it is an embedding, whose rows are outputs.
-
-  Returns:
-    The weight, in arrays of numpy.
   """
-  parts = {name: _packed(tensors[name], few) for name in source.names}
-  outputs = shape[:1] if table else shape[1:]
-
-  def join(which: str) -> np.ndarray:
-    arrays = {name: _Array(part[which]) for name, part in parts.items()}
-    inner = next(iter(arrays.values())).array
-    # In the order of the file: inputs of an output side by side.
-    made = np.empty((*outputs, inner.shape[1]), inner.dtype)
-    x = made if table else np.moveaxis(made, -1, 0)
-    whole = (slice(None),) * x.ndim
-    Reader(source, x.shape, arrays, inner.dtype).fill(x, whole)
-    return x.T if table else x
-
-  factors = {name: join(name) for name in few.factors}
-  return few.low_bits(join('words'), factors, rounds)
+  shapes = few.shapes(shape[::-1] if table else shape, form)
+  made = jax.tree.map(lambda x: _allocate(x.shape, x.dtype), shapes)
+  one_input = (shape[0], 1) if table else (1, *shape[1:])
+  for name, outputs in _outputs_of(source, one_input, tensors).items():
+    tensor = tensors[name]
+    step = max(1, _VALUES // tensor.shape[1])
+    for i in range(0, len(outputs), step):
+      rows = slice(i, min(i + step, len(outputs)))
+      blocks = tensor.file.take_apart(tensor.name, rows)
+      for part, x in few.arrays(blocks).items():
+        linear.put_outputs(getattr(made, part), made.blocked, outputs[rows], x)
+  return jax.tree.map(lambda x: jax.device_put(x, may_alias=True), made)
 
 
 def read_parameters(
@@ -373,7 +377,7 @@ def read_parameters(
       x = Reader(source, shape, tensors, dtype).onto(places.get(key))
     else:
       table = key == 'embedding'
-      x = read_low_bits(source, shape, tensors, few, form.rounds, table)
+      x = read_low_bits(source, shape, tensors, few, form, table)
     return _hold(key, x, tied, form)
 
   if form.weights == FLOAT:
@@ -385,24 +389,17 @@ def read_parameters(
     with jax.enable_x64(wide):  # Which is of a thread alone.
       return one(key, source)
 
+  # The largest first: no core waits for another that began one at the end.
+  order = sorted(sources, key=lambda key: -math.prod(shapes[key].shape))
   with futures.ThreadPoolExecutor(min(_AT_ONCE, os.cpu_count() or 1)) as pool:
-    read = pool.map(apart, sources, sources.values())
-    return dict(zip(sources, read, strict=True))
-
-
-def _own(x: Any) -> Any:
-  """Gives a device an array that nobody else knows."""
-  if not isinstance(x, np.ndarray):
-    return x
-  own = _allocate(x.shape, x.dtype)
-  own[...] = x
-  return jax.device_put(own, may_alias=True)
+    read = pool.map(apart, order, map(sources.__getitem__, order))
+    made = dict(zip(order, read, strict=True))
+  return {key: made[key] for key in sources}
 
 
 def _hold(key: str, x: Any, tied: bool, form: WeightForm) -> Any:
   """Puts a parameter that was just read into its form."""
   if isinstance(x, LowBits):
-    x = jax.tree.map(_own, linear.in_blocks(x) if form.blocks else x)
     return linear.Table(x) if key == 'embedding' else x
   if form.weights not in BITS_OF:
     return x
@@ -429,10 +426,10 @@ def shape_parameters(
 
   def one(key, source):
     shape, few = shapes[key].shape, _few_bits(source, tensors, key, form, tied)
-    if few is None:
-      x = jax.ShapeDtypeStruct(shape, dtype)
-    else:
-      x = few.shapes(shape[::-1] if key == 'embedding' else shape, form.rounds)
+    if few is not None:
+      shape = shape[::-1] if key == 'embedding' else shape
+      return _hold(key, few.shapes(shape, form), tied, form)
+    x = jax.ShapeDtypeStruct(shape, dtype)
     return jax.eval_shape(lambda x: _hold(key, x, tied, form), x)
 
   return {key: one(key, source) for key, source in sources.items()}

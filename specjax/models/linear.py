@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import native
 from specjax.models import low_bits
@@ -119,9 +120,35 @@ def head_of(table):
   return table.head if isinstance(table, Table) else table.T
 
 
+def fills_blocks(outputs) -> bool:
+  """Returns true if outputs of these sizes come out even in blocks."""
+  return math.prod(outputs) % native.COLUMNS == 0
+
+
+def block_shape(inputs: int, outputs) -> tuple[int, int, int]:
+  """Returns the shape [C, in, c] of a weight [in, *outputs] in blocks."""
+  return math.prod(outputs) // native.COLUMNS, inputs, native.COLUMNS
+
+
 def to_blocks(w) -> jax.Array:
   """A weight [in, *outputs] as blocks [C, in, c] of the kernel's columns."""
   return w.reshape(len(w), -1, native.COLUMNS).swapaxes(0, 1)
+
+
+def put_outputs(w: np.ndarray, blocked: bool, outputs: np.ndarray, x) -> None:
+  """Writes some outputs of a weight, in blocks or [in, *outputs].
+
+  Args:
+    w: the weight, an array of it or its scales.
+    blocked: whether it is in blocks.
+    outputs: [n], numbers of the outputs.
+    x: [n, in].
+  """
+  if blocked:
+    block, column = np.divmod(outputs, native.COLUMNS)
+    w[block, :, column] = x
+  else:
+    w.reshape(len(w), -1)[:, outputs] = x.T
 
 
 def in_blocks(w):
@@ -129,12 +156,10 @@ def in_blocks(w):
   if is_blocked(w):
     return w
   if isinstance(w, LowBits):
-    if math.prod(w.words.shape[1:]) % native.COLUMNS:
+    if not fills_blocks(w.words.shape[1:]):
       return w
     return dataclasses.replace(jax.tree.map(to_blocks, w), blocked=True)
-  if (
-    w.dtype.name not in native.DTYPES or math.prod(w.shape[1:]) % native.COLUMNS
-  ):
+  if w.dtype.name not in native.DTYPES or not fills_blocks(w.shape[1:]):
     return w
   return Native(to_blocks(w))
 

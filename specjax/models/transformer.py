@@ -59,7 +59,8 @@ class Model(NamedTuple):
 
   config: TransformerConfig | Any  # of a model of other code `own.Sizes`
   init: Callable[..., Any]  # (key) -> params
-  forward: Callable[..., Output]  # as `Transformer.__call__`, params first
+  # As `Transformer.__call__`, params first; takes `apart` as well.
+  forward: Callable[..., Output]
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
   # (params, tokens [B, R], length [B]) -> one KV a layer, of the source
   encode: Callable[..., tuple[KV, ...]] | None = None
@@ -70,13 +71,20 @@ class Model(NamedTuple):
   empty: Callable[..., Cache] | None = None
 
 
-_Layer = nn.jit(Layer)  # Layers that are alike are traced once.
+_TracedOnce = nn.jit(Layer)
 
 
 class Transformer(nn.Module):
-  """The decoder. Use it through `build`."""
+  """The decoder. Use it through `build`.
+
+  Attributes:
+    config: its sizes.
+    apart: trace every layer on its own, so that interceptors see the arrays of
+      each. Otherwise layers that differ in weights alone are traced once.
+  """
 
   config: TransformerConfig
+  apart: bool = False
 
   def setup(self):
     c = self.config
@@ -97,8 +105,9 @@ class Transformer(nn.Module):
         declare(nn.initializers.normal(0.02), (None, 'width')),
         (c.max_positions + c.position_offset, c.width),
       )
+    kind = Layer if self.apart else _TracedOnce
     self.layers = [
-      _Layer(c.at(i), c.like(i), name=f'layer{i}') for i in range(c.num_layers)
+      kind(c.at(i), c.like(i), name=f'layer{i}') for i in range(c.num_layers)
     ]
     if c.layer_inputs is not None:
       self.inputs = LayerInputs(c)
@@ -232,8 +241,9 @@ def build(config: TransformerConfig) -> Model:
   def init(key):
     return nn.meta.unbox(_init_boxed(config, key))
 
-  def forward(params, *args, **kwargs):
-    return module.apply({'params': params}, *args, **kwargs)
+  def forward(params, *args, apart=False, **kwargs):
+    chosen = module.clone(apart=apart)
+    return chosen.apply({'params': params}, *args, **kwargs)
 
   def head(params, hidden):
     return module.apply({'params': params}, hidden, method=Transformer.head)

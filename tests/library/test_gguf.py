@@ -339,13 +339,14 @@ def test_parameters_of_several_types_are_held_without_loss(kind):
       expected.append(floats.T)
     shape = expected[0].shape[0], 2, 16
     source = Tensors(WAYS, tuple(parts))
-    few = parameters._few_bits(source, parts, 'w', WeightForm('stored'))
-    made = parameters.read_low_bits(source, shape, parts, few, False, False)
+    form = WeightForm('stored')
+    few = parameters._few_bits(source, parts, 'w', form)
+    made = parameters.read_low_bits(source, shape, parts, few, form, False)
     np.testing.assert_array_equal(
       low_bits.widen(made), np.stack(expected, 1), err_msg=other
     )
     for x, y in zip(
-      *map(jax.tree.leaves, (few.shapes(shape, False), made)), strict=True
+      *map(jax.tree.leaves, (few.shapes(shape, form), made)), strict=True
     ):
       assert (x.shape, x.dtype) == (y.shape, y.dtype)
     if kind == other:

@@ -43,7 +43,10 @@ def same(target: Any, draft: Any, size: int, draft_size: int) -> bool:
     size: entries of the target's head.
     draft_size: entries of the draft's.
   """
-  mine, theirs = target.get_vocab(), draft.get_vocab()
+  mine = target.get_vocab()
+  theirs = mine if draft is target else draft.get_vocab()
+  if theirs == mine and max(mine.values(), default=0) < min(size, draft_size):
+    return True
   own = {t: i for t, i in theirs.items() if i < draft_size}
   if any(i >= size or mine.get(t) != i for t, i in own.items()):
     return False
