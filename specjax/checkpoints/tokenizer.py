@@ -9,6 +9,7 @@ from specjax.checkpoints import own
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
+  GGUF,
   CheckpointError,
   read_json,
 )
@@ -62,7 +63,10 @@ def load_tokenizer(path: str | os.PathLike, known: Any = None) -> Any:
   import transformers
 
   try:
-    return transformers.AutoTokenizer.from_pretrained(
+    # The tokenizer of a GGUF file was saved by us, and is of no other class.
+    saved = (directory / GGUF).is_symlink()
+    kind = 'PreTrainedTokenizerFast' if saved else 'AutoTokenizer'
+    return getattr(transformers, kind).from_pretrained(
       directory, local_files_only=True
     )
   except Exception as error:  # It raises nearly anything on a damaged file.
