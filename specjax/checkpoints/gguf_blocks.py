@@ -13,14 +13,15 @@ import numpy as np
 
 
 class Blocks(NamedTuple):
-  """A tensor [out, in] of few bits.
+  """A tensor [out, in] of few bits, its inputs first.
 
   Attributes:
-    values: [out, in] uint8, or int8 where `bits` is 8.
+    values: [in / 4, out] uint32, each of four values in bytes, the first in the
+      lowest; with signs where `bits` is 8.
     bits: of a value, 8, 6 or 4.
     zero: the value that stands for 0 beside an offset.
-    scale: [out, in / G] float16 or int8, of each group of G inputs.
-    scale_unit: [out, in / S] float16, which scales are multiplied by, for each
+    scale: [in / G, out] float16 or int8, of each group of G inputs.
+    scale_unit: [in / S, out] float16, which scales are multiplied by, for each
       S inputs; None: 1.
     offset: as scale; None: 0.
     offset_unit: as scale_unit.
@@ -34,87 +35,99 @@ class Blocks(NamedTuple):
   offset: np.ndarray | None = None
   offset_unit: np.ndarray | None = None
 
-
-# Of every byte, its bits as bit 4 of eight values.
-_FIFTH = (
-  np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], 1, bitorder='little')
-  << 4
-)
+  @property
+  def inputs(self) -> int:
+    return 4 * len(self.values)
 
 
-def _half(blocks: np.ndarray, begin: int) -> np.ndarray:
-  """Returns the float16 at a byte of every block; [..., 1]."""
-  part = np.ascontiguousarray(blocks[..., begin : begin + 2])
-  return part.view(np.float16)
+def _part(x: np.ndarray, begin: int, end: int, dtype: str) -> np.ndarray:
+  """Returns bytes of every block [out, blocks, size] as [blocks, n, out]."""
+  part = np.ascontiguousarray(x[..., begin:end]).view(dtype)
+  return np.ascontiguousarray(part.transpose(1, 2, 0))
 
 
-def _nibbles(part: np.ndarray) -> np.ndarray:
-  """Returns the lower halves of bytes and the higher ones; [..., 2, n]."""
-  made = np.empty((*part.shape[:-1], 2, part.shape[-1]), np.uint8)
-  np.bitwise_and(part, 15, made[..., 0, :])
-  np.right_shift(part, 4, made[..., 1, :])
-  return made
+def _half(x: np.ndarray, begin: int) -> np.ndarray:
+  """Returns the float16 at a byte of every block; [blocks, 1, out]."""
+  return _part(x, begin, begin + 2, '<f2')
 
 
-def _fifth_bits(blocks: np.ndarray, begin: int) -> np.ndarray:
-  """Returns bit 4 of 32 values, from 32 bits; [..., 2, 16]."""
-  bits = _FIFTH[blocks[..., begin : begin + 4]]
-  return bits.reshape(*bits.shape[:-2], 2, 16)
+def _words(x: np.ndarray, begin: int, end: int) -> np.ndarray:
+  """Returns bytes of every block in words of four; [blocks, n, out]."""
+  return _part(x, begin, end, '<u4')
+
+
+def _nibbles(words: np.ndarray) -> np.ndarray:
+  """Returns the lower halves of bytes and the higher ones; [..., 2, n, out]."""
+  low = np.uint32(0x0F0F0F0F)
+  return np.stack([words & low, words >> 4 & low], -3)
+
+
+def _fifth_bits(x: np.ndarray, begin: int) -> np.ndarray:
+  """Returns bit 4 of 32 values, from 32 bits; [blocks, 2, 4, out]."""
+  places = np.arange(0, 32, 4, dtype=np.uint32)[:, None]
+  four = _words(x, begin, begin + 4) >> places & 15
+  # Each of four bits goes to a byte of its own.
+  bits = (four * np.uint32(0x00204081) & 0x01010101) << 4
+  return bits.reshape(len(bits), 2, 4, -1)
 
 
 def _q4_0(x):
-  return Blocks(_nibbles(x[..., 2:18]), 4, 8, _half(x, 0))
+  return Blocks(_nibbles(_words(x, 2, 18)), 4, 8, _half(x, 0))
 
 
 def _q4_1(x):
-  values = _nibbles(x[..., 4:20])
+  values = _nibbles(_words(x, 4, 20))
   return Blocks(values, 4, 0, _half(x, 0), offset=_half(x, 2))
 
 
 def _q5_0(x):
-  values = _nibbles(x[..., 6:22]) | _fifth_bits(x, 2)
+  values = _nibbles(_words(x, 6, 22)) | _fifth_bits(x, 2)
   return Blocks(values, 6, 16, _half(x, 0))
 
 
 def _q5_1(x):
-  values = _nibbles(x[..., 8:24]) | _fifth_bits(x, 4)
+  values = _nibbles(_words(x, 8, 24)) | _fifth_bits(x, 4)
   return Blocks(values, 6, 0, _half(x, 0), offset=_half(x, 2))
 
 
 def _q8_0(x):
-  return Blocks(x[..., 2:34].view(np.int8), 8, 0, _half(x, 0))
+  return Blocks(_words(x, 2, 34), 8, 0, _half(x, 0))
 
 
 def _of_k(x, values, bits):
   """Returns blocks of eight groups, with scales and offsets of six bits."""
-  packed = x[..., 4:16]
-  first, least, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+  first, least, rest = (
+    _part(x, 4, 16, 'u1').reshape(len(values), 3, 4, -1).swapaxes(0, 1)
+  )
   scales = [first & 63, rest & 15 | first >> 6 << 4]
   least = [least & 63, rest >> 4 | least >> 6 << 4]
   scale, offset = (
-    np.concatenate(part, -1).view(np.int8) for part in (scales, least)
+    np.concatenate(part, 1).view(np.int8) for part in (scales, least)
   )
   return Blocks(values, bits, 0, scale, _half(x, 0), offset, -_half(x, 2))
 
 
 def _q4_k(x):
-  values = _nibbles(x[..., 16:].reshape(*x.shape[:-1], 4, 32))
-  return _of_k(x, values, 4)
+  words = _words(x, 16, 144)
+  return _of_k(x, _nibbles(words.reshape(len(words), 4, 8, -1)), 4)
 
 
 def _q5_k(x):
-  values = _nibbles(x[..., 48:].reshape(*x.shape[:-1], 4, 32))
-  places = np.arange(8, dtype=np.uint8).reshape(4, 2, 1)
-  high = x[..., None, None, 16:48] >> places & 1
+  words = _words(x, 48, 176)
+  values = _nibbles(words.reshape(len(words), 4, 8, -1))
+  places = np.arange(8, dtype=np.uint32).reshape(4, 2, 1, 1)
+  high = _words(x, 16, 48)[:, None, None] >> places & 0x01010101
   return _of_k(x, values | high << 4, 6)
 
 
 def _q6_k(x):
-  low = _nibbles(x[..., :128].reshape(*x.shape[:-1], 2, 64))
-  low = low.reshape(*x.shape[:-1], 2, 4, 32)
-  places = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-  high = x[..., 128:192].reshape(*x.shape[:-1], 2, 1, 32) >> places & 3
-  scale = x[..., 192:208].view(np.int8)
+  words = _words(x, 0, 128)
+  low = _nibbles(words.reshape(len(words), 2, 16, -1))
+  low = low.reshape(len(words), 2, 4, 8, -1)
+  places = np.arange(0, 8, 2, dtype=np.uint32).reshape(4, 1, 1)
+  words = _words(x, 128, 192)
+  high = words.reshape(len(words), 2, 1, 8, -1) >> places & 0x03030303
+  scale = _part(x, 192, 208, 'i1')
   return Blocks(low | high << 4, 6, 32, scale, _half(x, 208))
 
 
@@ -142,7 +155,7 @@ def take_apart(data: np.ndarray, kind: str) -> Blocks:
   rows = len(data)
   made = function(data.reshape(rows, -1, size))
   arrays: dict[str, Any] = {
-    name: x.reshape(rows, -1)
+    name: x.reshape(-1, rows)
     for name, x in made._asdict().items()
     if isinstance(x, np.ndarray)
   }

@@ -583,7 +583,10 @@ class Gguf:
   def take_apart(self, name: str, rows: slice) -> Blocks:
     """Returns the integers and scales of rows of a matrix with a `sample`."""
     made = self.get_slice(name).take_apart(rows)
-    self._map.madvise(mmap.MADV_DONTNEED)  # Its pages are not needed again.
+    begin, length = (self._places[name][key] for key in ('begin', 'length'))
+    page = begin % mmap.PAGESIZE
+    # What was read of the tensor is not needed again.
+    self._map.madvise(mmap.MADV_DONTNEED, begin - page, length + page)
     return made
 
 

@@ -216,27 +216,25 @@ class _FewBits(NamedTuple):
     )
 
   def arrays(self, blocks: Blocks) -> dict[str, np.ndarray]:
-    """Returns the words and factors [out, ...] of a part of a tensor."""
-    values, inputs = blocks.values, blocks.values.shape[1]
-    values = values.view(np.uint8)
+    """Returns the words and factors [..., out] of a part of a tensor."""
+    values = blocks.values
     if self.zero != blocks.zero:  # Modulo 256, where values get signs.
-      values = values + np.uint8((self.zero - blocks.zero) % 256)
-    made = {'words': low_bits.pack_rows(values, self.bits)}
+      more = np.uint8((self.zero - blocks.zero) % 256)
+      values = (values.view(np.uint8) + more).view(values.dtype)
+    made = {'words': low_bits.pack_fours(values, self.bits)}
     for name, (each, dtype) in self.factors.items():
       x = getattr(blocks, name)
       if x is None:  # No offsets, beside tensors that have some.
-        x = np.zeros((len(values), 1), dtype)
+        x = np.zeros((1, values.shape[1]), dtype)
       elif f'{name}_unit' not in self.factors:
         x = _times(x.astype(dtype), getattr(blocks, f'{name}_unit', None))
-      made[name] = np.repeat(x, inputs // each // x.shape[1], 1)
+      made[name] = np.repeat(x, blocks.inputs // each // len(x), 0)
     return made
 
 
 def _times(x: np.ndarray, unit: np.ndarray | None) -> np.ndarray:
   """Multiplies factors by their units, if they have any."""
-  return (
-    x if unit is None else x * np.repeat(unit, x.shape[1] // unit.shape[1], 1)
-  )
+  return x if unit is None else x * np.repeat(unit, len(x) // len(unit), 0)
 
 
 def _few_bits(
@@ -280,14 +278,14 @@ def _few_bits(
     }
     if not some:
       continue
-    group = min(x.values.shape[1] // getattr(x, name).shape[1] for x in some)
+    group = min(x.inputs // len(getattr(x, name)) for x in some)
     if len(kinds) > 1:
       factors[name] = group, np.dtype(np.float32)
       continue
     ((dtype, has_unit),) = kinds
     factors[name] = group, dtype
     if has_unit:
-      ends = (x.values.shape[1] // getattr(x, unit).shape[1] for x in some)
+      ends = (x.inputs // len(getattr(x, unit)) for x in some)
       factors[unit] = min(ends), getattr(some[0], unit).dtype
   if 'offset' in factors:  # As many as scales.
     least = min(factors['scale'][0], factors['offset'][0])

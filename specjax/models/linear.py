@@ -142,13 +142,13 @@ def put_outputs(w: np.ndarray, blocked: bool, outputs: np.ndarray, x) -> None:
     w: the weight, an array of it or its scales.
     blocked: whether it is in blocks.
     outputs: [n], numbers of the outputs.
-    x: [n, in].
+    x: [in, n].
   """
   if blocked:
     block, column = np.divmod(outputs, native.COLUMNS)
-    w[block, :, column] = x
+    w.swapaxes(0, 1)[:, block, column] = x
   else:
-    w.reshape(len(w), -1)[:, outputs] = x.T
+    w.reshape(len(w), -1)[:, outputs] = x
 
 
 def in_blocks(w):

@@ -102,21 +102,21 @@ def pack(values: jax.Array, bits: int) -> jax.Array:
   return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
-def pack_rows(values: np.ndarray, bits: int) -> np.ndarray:
-  """Packs bytes [out, in] into words, those of `pack`; [out, n]."""
-  words = np.ascontiguousarray(values).view('<u4')  # each of four values
+def pack_fours(values: np.ndarray, bits: int) -> np.ndarray:
+  """Packs words [in / 4, *outputs] of four bytes each as `pack` does."""
   if bits == 4:
-    words = words[:, ::2] | words[:, 1::2] << 4
+    values = values[::2] | values[1::2] << 4
   elif bits == 6:
-    fours = [words[:, i::4] for i in range(4)]
-    low = [x & 0x0F0F0F0F for x in fours]
+    fours = [values[i::4] for i in range(4)]
     high = [(x >> 4 & 0x03030303) << 2 * i for i, x in enumerate(fours)]
-    words = np.empty((len(values), fours[0].shape[1], 3), '<u4')
-    words[..., 0] = low[0] | low[1] << 4
-    words[..., 1] = low[2] | low[3] << 4
-    words[..., 2] = high[0] | high[1] | high[2] | high[3]
-    words = words.reshape(len(values), -1)
-  return words.view('<i4')
+    fours = [x & 0x0F0F0F0F for x in fours]
+    words = (
+      fours[0] | fours[1] << 4,
+      fours[2] | fours[3] << 4,
+      high[0] | high[1] | high[2] | high[3],
+    )
+    values = np.stack(words, 1).reshape(-1, *values.shape[1:])
+  return values.view(np.int32)
 
 
 def unpack(words: jax.Array, bits: int) -> jax.Array:

@@ -36,8 +36,8 @@ def test_words_hold_every_value(bits):
   words = pack(jnp.array(values), bits)
   assert words.shape == (len(values) * bits // 32, 3)
   np.testing.assert_array_equal(low_bits.unpack(words, bits), values)
-  rows = low_bits.pack_rows(values.astype(np.int8).view(np.uint8).T, bits)
-  np.testing.assert_array_equal(rows.T, words)
+  fours = values.astype(np.int8).T.copy().view(np.uint32).T
+  np.testing.assert_array_equal(low_bits.pack_fours(fours, bits), words)
 
 
 def test_the_places_of_values_in_a_word():
