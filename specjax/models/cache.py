@@ -6,6 +6,7 @@ Nobody but `commit` and `prefill` writes a cache.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -186,6 +187,7 @@ def fill(cache: Any, flight: Any, begin: jax.Array, count: jax.Array) -> Any:
   if isinstance(flight, OwnCache):
     return flight.settled()
 
+  @functools.partial(jax.jit, static_argnums=2)  # Traced once for layers.
   def put(old, new, axis):
     return jax.lax.dynamic_update_slice_in_dim(
       old, new.astype(old.dtype), begin, axis
@@ -338,17 +340,27 @@ def commit(
   state has no slots, and advances by the first `count` [B] rows alone.
   """
 
-  def write(cache, flight, axis, first=0):
-
-    def one(cache, flight, path, start):  # Of one sequence: an axis less.
-      rows = jnp.take(flight, path, axis=axis - 1, mode='clip')
-      return jax.lax.dynamic_update_slice_in_dim(
-        cache, rows.astype(cache.dtype), start, axis=axis - 1
-      )
-
-    return jax.vmap(one)(cache, flight, path + first, start)
-
   if isinstance(flight, OwnCache):
-    first = start[:, None]
-    return flight.change(lambda x, axis: write(x, x, axis, first), block=0)
-  return _each(cache, flight, write, path, count)
+    rows = path + start[:, None]
+    return flight.change(
+      lambda x, axis: _write(x, x, rows, start, axis), block=0
+    )
+  return _each(
+    cache,
+    flight,
+    lambda old, new, axis: _write(old, new, path, start, axis),
+    path,
+    count,
+  )
+
+
+@functools.partial(jax.jit, static_argnums=4)  # It is traced once for layers.
+def _write(cache, flight, path, start, axis):
+
+  def one(cache, flight, path, start):  # Of one sequence: an axis less.
+    rows = jnp.take(flight, path, axis=axis - 1, mode='clip')
+    return jax.lax.dynamic_update_slice_in_dim(
+      cache, rows.astype(cache.dtype), start, axis=axis - 1
+    )
+
+  return jax.vmap(one)(cache, flight, path, start)
