@@ -115,12 +115,14 @@ class Costs:
 
 @functools.cache
 def _replay(
-  parents: tuple[int, ...], depth: int, drawn: bool, vocab: int
+  parents: tuple[int, ...], depth: int, drawn: bool, vocab: int, short: bool
 ) -> Drafter:
   """Proposes a known text at no cost, right as far as a draft would be.
 
-  Its parameters are that text [B, S] and the mean number of tokens a step is
-  to accept: with a mean of 1.5 one, two, one, two, ... tokens are right.
+  Its parameters are that text [B, S], and beside it the mean number of tokens
+  that a step is to accept and the share of steps that draft. With a mean of 1.5
+  one, two, one, two, ... tokens are right. With a share of one half every other
+  step drafts nothing.
   """
   nodes, level = len(parents), [0]
   for parent in parents:
@@ -136,9 +138,11 @@ def _replay(
 
   def propose(params, state, ctx, key):
     del key  # Unused.
-    text, mean = params.drafter
+    text, (mean, share) = params.drafter
     probs, turn = state
-    right = jnp.floor((turn + 1) * mean) - jnp.floor(turn * mean)
+    before, after = jnp.floor(turn * share), jnp.floor((turn + 1) * share)
+    drafts, mean = after > before, mean / jnp.maximum(share, 1e-6)
+    right = jnp.floor((before + 1) * mean) - jnp.floor(before * mean)
     place = jnp.minimum(ctx.length[:, None] - 1 + level, text.shape[1] - 1)
     known = jnp.take_along_axis(text, place, 1)
     tokens = jnp.where(level <= right[:, None], known, (known + 1) % vocab)
@@ -146,13 +150,13 @@ def _replay(
     draft = Draft(
       tokens,
       jnp.broadcast_to(jnp.array(parents, jnp.int32), (batch, nodes)),
-      jnp.full(batch, nodes, jnp.int32),
+      jnp.where(drafts, nodes, 0),
       probs,
     )
     return draft, (probs, turn + 1)
 
   return plain.make()._replace(
-    depth=depth, nodes=nodes, init=init, propose=propose
+    depth=depth, nodes=nodes, init=init, propose=propose, short=short
   )
 
 
@@ -180,7 +184,9 @@ def replay(way: Decoding, job: measure.Job) -> Spec:
     draft = propose(way.params, measure.start(way, job))
     parents = sharding.fetch(draft.parents)[0].tolist()
   vocab = spec.target.config.vocab_size
-  drafter = _replay(tuple(parents), depth, is_drawn(way, job), vocab)
+  drafter = _replay(
+    tuple(parents), depth, is_drawn(way, job), vocab, spec.drafter.short
+  )
   return dataclasses.replace(spec, drafter=drafter)
 
 
@@ -255,7 +261,7 @@ def ways(full: Decoding, replayed: Spec, known: Any) -> dict[str, Decoding]:
   Args:
     full: the method.
     replayed: its spec as `replay` makes it.
-    known: the text that the replay proposes, and how much of it is right.
+    known: what the replay proposes: the text, and `_shares` of a run.
   """
   spec = dataclasses.replace(replayed, target=_answers(full.spec.target))
   table = _table(spec.target.config.vocab_size, spec.eos)
@@ -282,11 +288,12 @@ def known_text(job: measure.Job, run: measure.Run, config) -> jax.Array:
   return prefill.pad(rows, caches.round_slots(job.slots))[0]
 
 
-def _accepted(run: measure.Run) -> jax.Array:
-  """Mean number of drafted tokens that a step kept."""
+def _shares(run: measure.Run, nodes: int) -> jax.Array:
+  """Drafted tokens that a step kept, and the share of nodes that it drafted."""
   counts = run.counts
   mean = counts.tokens.sum() / counts.target_calls.sum() - 1
-  return jnp.asarray(mean, jnp.float32)
+  share = counts.drafted.sum() / max(nodes * counts.histogram.sum(), 1)
+  return jnp.asarray([mean, share], jnp.float32)
 
 
 def _time(way: Decoding, job, steps=None) -> tuple[float, measure.Run]:
@@ -305,7 +312,7 @@ def to_compile(
 ) -> list[tuple[Decoding, measure.Job]]:
   """Returns some of a method's loops, for `measure.compile_all`."""
   text = jnp.zeros((len(job.prompts), caches.round_slots(job.slots)), jnp.int32)
-  loops = ways(full, replayed, (text, jnp.zeros((), jnp.float32)))
+  loops = ways(full, replayed, (text, jnp.zeros(2)))
   return [(loops[name], job) for name in names]
 
 
@@ -346,7 +353,8 @@ class Timer:
         text = known_text(job, run, self.base.spec.target.config)
       whole, run = _time(full, job)
       steps = int(run.counts.target_calls.max())
-      loops = ways(full, replayed, (text, _accepted(run)))
+      shares = _shares(run, full.spec.drafter.nodes)
+      loops = ways(full, replayed, (text, shares))
       times = {'plain': one, 'whole': whole}
       for name in self.names[1:]:
         same = loops[name] is full

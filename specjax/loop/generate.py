@@ -255,7 +255,12 @@ def step(
     )
   with jax.named_scope('score'):
     out, logits = scoring.feed(
-      spec.target, params.target, ctx, draft, drafter.taps
+      spec.target,
+      params.target,
+      ctx,
+      draft,
+      drafter.taps,
+      widths=scoring.widths(spec.target, drafter),
     )
   with jax.named_scope('judge'):
     scores, verdict = scoring.decide(

@@ -184,6 +184,24 @@ def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   return draft, memory
 
 
+def widths(model: Model, drafter: Drafter) -> tuple[int, ...]:
+  """Returns how many nodes of a draft a pass may have, all of them last.
+
+  The kernel takes time for every row. So where drafts may be short, a pass of
+  it has 0, 2, 4, 8, ... or all nodes. Other passes have all.
+
+  Args:
+    model: that scores.
+    drafter: whose drafts it scores.
+  """
+  nodes, c = drafter.nodes, model.config
+  varies = drafter.short and getattr(c, 'native', False)
+  if not varies or c.recurrent is not None or model.placement is not None:
+    return (nodes,)
+  powers = (2**i for i in range(1, nodes.bit_length()))
+  return (0, *(n for n in powers if n < nodes), nodes)
+
+
 def feed(
   model: Model,
   weights,
@@ -191,6 +209,7 @@ def feed(
   draft: Draft,
   taps=(),
   beside: tuple[Cache, jax.Array] | None = None,
+  widths: tuple[int, ...] = (),
 ) -> tuple[Output, jax.Array]:
   """One pass over the last committed token and a draft on top of it.
 
@@ -202,38 +221,56 @@ def feed(
     taps: layers whose features to return.
     beside: where the cache lacks the end of the text: a block whose first rows
       that is, and the tokens [B] in the cache.
+    widths: nodes that a pass may have, in their order, see `widths`; by default
+      N. The fewest that hold the largest draft are taken.
 
   Returns:
-    The output of the pass, and logits [B, N+1, V] after every row.
+    The output of the pass, and logits [B, N+1, V] after every row. Rows of
+    nodes that the pass does not have are zeros.
   """
   root = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
   depth, mask = trees.each(trees.ancestors, draft.parents)
-  flight, at, used = None, 0, ctx.length - 1
+  at, used = 0, ctx.length - 1
   if beside is not None:
     # New rows come behind the whole block, whatever is in use of it:
     #
     #   block  a b . .    new  r x1 x2    flight  a b . . r x1 x2
     block, cached = beside
     at, (batch, new, _) = caches.rows_of(block), mask.shape
-    flight = caches.grow(block, at + new)
     known = jnp.arange(at) < (used - cached)[:, None]
     known = jnp.broadcast_to(known[:, None], (batch, new, at))
     mask, used = jnp.concatenate([known, mask], 2), cached
-  out = model.forward(
-    weights,
-    jnp.concatenate([root, draft.tokens], 1),
-    ctx.length[:, None] - 1 + depth,
-    ctx.cache,
-    used,
-    mask,
-    flight,
-    at,
-    taps,
-  )
-  if beside is not None:
-    rows = tuple(KV(kv.k[..., at:], kv.v[:, :, at:]) for kv in out.flight)
-    out = out._replace(flight=rows)
-  return out, model.head(weights, out.hidden)
+  tokens = jnp.concatenate([root, draft.tokens], 1)
+  positions = ctx.length[:, None] - 1 + depth
+
+  def score(nodes):
+    rows, all_rows = nodes + 1, tokens.shape[1]
+    out = model.forward(
+      weights,
+      tokens[:, :rows],
+      positions[:, :rows],
+      ctx.cache,
+      used,
+      mask[:, :rows, : at + rows],
+      None if beside is None else caches.grow(block, at + rows),
+      at,
+      taps,
+    )
+    if beside is not None:
+      part = tuple(KV(kv.k[..., at:], kv.v[:, :, at:]) for kv in out.flight)
+      out = out._replace(flight=part)
+    logits = model.head(weights, out.hidden)
+    if rows == all_rows:
+      return out, logits
+    hidden, tapped, logits = (
+      caches.pad(x, 1, all_rows) for x in (out.hidden, out.taps, logits)
+    )
+    return Output(hidden, tapped, caches.grow(out.flight, all_rows)), logits
+
+  if len(widths) < 2:
+    return score(draft.tokens.shape[1])
+  chosen = (jnp.array(widths[:-1]) < draft.size.max()).sum()
+  return jax.lax.switch(chosen, [functools.partial(score, n) for n in widths])
 
 
 def decide(

@@ -145,7 +145,12 @@ class Speculation:
       read = here._replace(cache=ctx.cache)
       beside = block, ctx.length - 1
     out, logits = scoring.feed(
-      self.model, params.target, read, draft, beside=beside
+      self.model,
+      params.target,
+      read,
+      draft,
+      beside=beside,
+      widths=scoring.widths(self.model, self.inner),
     )
     scores, verdict = scoring.decide(
       to_judge, logits, here, draft, rule=self.rule, depth=self.inner.depth

@@ -189,7 +189,9 @@ def make(
       made = copy(ctx.sampling.prediction, ctx.tokens, ctx.length, made)
     return Draft(*made, None)
 
-  return stateless.make(depth, depth * candidates, draft, predicts=True)
+  return stateless.make(
+    depth, depth * candidates, draft, predicts=True, short=True
+  )
 
 
 def load(

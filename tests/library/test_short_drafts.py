@@ -1,0 +1,137 @@
+"""Passes of the kernel have as many rows as the largest draft, and no more."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import sampling, verify
+from specjax.bench import costs
+from specjax.drafters import cascade, lm, ngram, suffix
+from specjax.drafters.shapes import policies
+from specjax.loop import generate, scoring
+from specjax.models import layouts, prefill, transformer
+from specjax.types import Context, Draft, History, Params, Spec
+from tests.library.test_bits import VOCAB, made, texts_of
+from tests.support import models
+
+LENGTHS = jnp.array([7, 19])
+PARENTS = jnp.array([0, 0, 1, 2, 2, 4])  # a tree of six nodes
+
+
+@pytest.mark.usefixtures('kernel')
+def test_what_a_pass_may_have():
+  model, _ = made('float32')
+  found = {n: scoring.widths(model, ngram.make(n)) for n in (1, 2, 4, 6, 8)}
+  assert found == {
+    1: (0, 1),
+    2: (0, 2),
+    4: (0, 2, 4),
+    6: (0, 2, 4, 6),
+    8: (0, 2, 4, 8),
+  }
+  policy = policies.confidence(0.4)
+  assert scoring.widths(model, suffix.make(3)) == (0, 2, 3)
+  assert scoring.widths(model, lm.make(models.TARGET, 3, policy)) == (0, 2, 3)
+  # Drafts that are never short, and rows that take no time.
+  assert scoring.widths(model, lm.make(models.TARGET, 3)) == (3,)
+  assert scoring.widths(made('float32', 'whole')[0], ngram.make(3)) == (3,)
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('name', ['float32', 'four bits and layer norms'])
+def test_rows_of_a_smaller_pass_have_the_same_bits(name):
+  model, params = made(name)
+  tokens = jnp.asarray(texts_of()[0, :2, :64])
+  cache = transformer.open_cache(model, params, 2, 64)
+  cache, _ = prefill.prefill(model, params, tokens, LENGTHS, cache)
+  ctx = Context(tokens, LENGTHS, cache, sampling.make(2, 0.0), History())
+
+  @functools.partial(jax.jit, static_argnames='widths')
+  def feed(draft, widths=()):
+    return scoring.feed(model, params, ctx, draft, (0,), widths=widths)
+
+  for sizes, rows in (((0, 0), 1), ((1, 0), 3), ((2, 3), 5), ((6, 1), 7)):
+    draft = Draft(
+      tokens[:, 30:36],
+      jnp.broadcast_to(PARENTS, (2, 6)),
+      jnp.array(sizes),
+      None,
+    )
+    (out, logits), (some, few) = feed(draft), feed(draft, (0, 2, 4, 6))
+
+    def along(x, axis=1):
+      return np.moveaxis(np.asarray(x, np.float64), axis, 0)
+
+    pairs = [(logits, few, 1), (out.hidden, some.hidden, 1)]
+    pairs += [(out.taps, some.taps, 1)]
+    for one, other in zip(out.flight, some.flight, strict=True):
+      pairs += [(one.k, other.k, 3), (one.v, other.v, 2)]
+    for one, other, axis in pairs:
+      one, other = along(one, axis), along(other, axis)
+      np.testing.assert_array_equal(other[:rows], one[:rows])
+      assert len(other) == 7
+      assert not other[rows:].any()
+
+
+def texts(drafter, params, target, temperature):
+  model, weights = target
+  spec = Spec(model, drafter, verify.token)
+  state = generate.start(
+    Params(weights, params),
+    [[1, 2, 3, 1, 2], [4, 4, 4, 4], [5, 6]],
+    spec=spec,
+    new_tokens=30,
+    key=generate.row_keys(3, range(3)),
+    values=sampling.make(3, temperature),
+  )
+  state = generate.generate(Params(weights, params), state, 99, spec=spec)
+  counts = state.counts
+  # The overlap is a sum whose order a compiler chooses.
+  return state.tokens, counts._replace(overlap=counts.overlap.round(4))
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('name', ['ngram', 'policy', 'cascade'])
+def test_texts_and_counts_are_those_of_whole_passes(name):
+  target = made('four bits and layer norms')
+  draft = models.tiny(VOCAB, 1)
+  draft = layouts.to_native(draft, models.weights(draft, 1))
+  if name == 'ngram':
+    drafter, params = ngram.make(5), None
+  elif name == 'policy':
+    policy = policies.confidence(0.6)
+    drafter, params = lm.make(draft[0], 5, policy), draft[1]
+  else:
+    drafter = cascade.make(draft[0], ngram.make(4), 3)
+    params = Params(draft[1], None)
+  temperature = jnp.array([0.0, 0.3, 1.0])
+  short, counts = texts(drafter, params, target, temperature)
+  if name == 'cascade':
+    inner = ngram.make(4)._replace(short=False)
+    whole = cascade.make(draft[0], inner, 3)
+  else:
+    assert 0 < counts.drafted.sum() < 5 * counts.histogram.sum()
+    whole = drafter._replace(short=False)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (short, counts),
+    texts(whole, params, target, temperature),
+  )
+
+
+def test_a_known_text_is_drafted_in_as_many_steps():
+  """Half of the steps draft, and accept three tokens each."""
+  replay = costs._replay((0, 1, 2, 3), 4, False, VOCAB, True)
+  assert replay.short
+  text = jnp.arange(1, 40)[None]
+  params = Params(None, (text, jnp.array([1.5, 0.5])))
+  ctx = Context(text, jnp.array([5]), (), sampling.make(1, 0.0), History())
+  state, found = replay.init(params, ctx, None), []
+  for _ in range(6):
+    draft, state = replay.propose(params, state, ctx, None)
+    right = np.asarray(draft.tokens[0]) == np.arange(6, 10)
+    found.append((int(draft.size[0]), int(right.sum())))
+  assert found == [(0, 3), (4, 3)] * 3
