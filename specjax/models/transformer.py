@@ -218,8 +218,11 @@ class Transformer(nn.Module):
     return reduced_vocab_head.spread(logits, self.places) if c.kept else logits
 
 
-def _init_boxed(config: TransformerConfig, key):
-  """Fresh parameters, each in a box with its logical axes."""
+def _init_boxed(config: TransformerConfig, key, apart=False):
+  """Fresh parameters, each in a box with its logical axes.
+
+  Their numbers depend on whether layers are traced apart, their shapes do not.
+  """
   token = jnp.zeros((1, 1), jnp.int32)
   mask = jnp.ones((1, 1, 1), bool)
 
@@ -230,7 +233,14 @@ def _init_boxed(config: TransformerConfig, key):
       cache = caches.with_source(cache, m.encode(t, length + 1), length + 1)
     return m.head(m(t, t, cache, length, mask).hidden)
 
-  return Transformer(config).init(key, token, method=touch)['params']
+  module = Transformer(config, apart)
+  return module.init(key, token, method=touch)['params']
+
+
+def shape_params(config: TransformerConfig):
+  """Returns the shapes of a model's parameters, nested as these are."""
+  boxed = functools.partial(_init_boxed, config)
+  return nn.meta.unbox(jax.eval_shape(boxed, jax.random.key(0)))
 
 
 @functools.cache
@@ -239,7 +249,7 @@ def build(config: TransformerConfig) -> Model:
   module = Transformer(config)
 
   def init(key):
-    return nn.meta.unbox(_init_boxed(config, key))
+    return nn.meta.unbox(_init_boxed(config, key, apart=True))
 
   def forward(params, *args, apart=False, **kwargs):
     chosen = module.clone(apart=apart)
