@@ -16,10 +16,10 @@ rejected draft. This holds where q depends on the text alone, as a model's does.
 Every policy then takes its steps along the same texts with the same coins, by
 the functions that run in the loop. No time is taken: a step of n drafted tokens
 is said to cost 1 + n c + m scoring plain steps, with c from `costs`. With
-ragged shapes m is n. With fixed shapes, as programs here have them, m is the
-most that the policy may draft. A setting
-of a policy, and the constant length that it is compared with, are chosen on
-other prompts. The oracle knows what will be accepted.
+ragged shapes m is n. With fixed shapes, as programs for a GPU or TPU have them,
+m is the most that the policy may draft. A setting of a policy, and the constant
+length that it is compared with, are chosen on other prompts. The oracle knows
+what will be accepted.
 
 `places.npz` in the folder of the rows keeps what was drafted, so a run that was
 stopped goes on. Three minutes beside other work, `--quick` less than one.

@@ -64,7 +64,10 @@ class Costs:
 
   @property
   def v(self) -> float:
-    """Scoring, judging and committing gamma + 1 tokens, in plain steps."""
+    """Scoring, judging and committing gamma + 1 tokens, in plain steps.
+
+    Where drafts are often short, of the tokens that steps had to score.
+    """
     return float(np.median(self.scored / self.plain))
 
   @property
@@ -119,10 +122,9 @@ def _replay(
 ) -> Drafter:
   """Proposes a known text at no cost, right as far as a draft would be.
 
-  Its parameters are that text [B, S], and beside it the mean number of tokens
-  that a step is to accept and the share of steps that draft. With a mean of 1.5
-  one, two, one, two, ... tokens are right. With a share of one half every other
-  step drafts nothing.
+  Its parameters are that text [B, S], and the `_pace` of a run. Where 1.5
+  tokens of a step are to be accepted, one, two, one, two, ... are right. Where
+  half of the steps draft, every other one does.
   """
   nodes, level = len(parents), [0]
   for parent in parents:
@@ -138,11 +140,15 @@ def _replay(
 
   def propose(params, state, ctx, key):
     del key  # Unused.
-    text, (mean, share) = params.drafter
+    text, (accepted, share, drafted) = params.drafter
     probs, turn = state
-    before, after = jnp.floor(turn * share), jnp.floor((turn + 1) * share)
-    drafts, mean = after > before, mean / jnp.maximum(share, 1e-6)
-    right = jnp.floor((before + 1) * mean) - jnp.floor(before * mean)
+    before = jnp.floor(turn * share)
+    drafts = jnp.floor((turn + 1) * share) > before
+
+    def of_turn(mean):
+      return jnp.floor((before + 1) * mean) - jnp.floor(before * mean)
+
+    right = of_turn(accepted / jnp.maximum(share, 1e-6))
     place = jnp.minimum(ctx.length[:, None] - 1 + level, text.shape[1] - 1)
     known = jnp.take_along_axis(text, place, 1)
     tokens = jnp.where(level <= right[:, None], known, (known + 1) % vocab)
@@ -150,7 +156,7 @@ def _replay(
     draft = Draft(
       tokens,
       jnp.broadcast_to(jnp.array(parents, jnp.int32), (batch, nodes)),
-      jnp.where(drafts, nodes, 0),
+      jnp.where(drafts, of_turn(drafted), 0).astype(jnp.int32),
       probs,
     )
     return draft, (probs, turn + 1)
@@ -261,7 +267,7 @@ def ways(full: Decoding, replayed: Spec, known: Any) -> dict[str, Decoding]:
   Args:
     full: the method.
     replayed: its spec as `replay` makes it.
-    known: what the replay proposes: the text, and `_shares` of a run.
+    known: the text that the replay proposes, and the `_pace` of a run.
   """
   spec = dataclasses.replace(replayed, target=_answers(full.spec.target))
   table = _table(spec.target.config.vocab_size, spec.eos)
@@ -288,12 +294,22 @@ def known_text(job: measure.Job, run: measure.Run, config) -> jax.Array:
   return prefill.pad(rows, caches.round_slots(job.slots))[0]
 
 
-def _shares(run: measure.Run, nodes: int) -> jax.Array:
-  """Drafted tokens that a step kept, and the share of nodes that it drafted."""
+def _pace(run: measure.Run, drafter: Drafter) -> jax.Array:
+  """Returns how a method drafted: three numbers of its steps.
+
+  They are the mean number of drafted tokens that a step kept, the share of the
+  passes that had a draft, and the nodes of a draft.
+  """
   counts = run.counts
-  mean = counts.tokens.sum() / counts.target_calls.sum() - 1
-  share = counts.drafted.sum() / max(nodes * counts.histogram.sum(), 1)
-  return jnp.asarray([mean, share], jnp.float32)
+  accepted = counts.tokens.sum() / counts.target_calls.sum() - 1
+  share, nodes = 1.0, drafter.nodes
+  if drafter.short:
+    steps = counts.histogram.sum(1)
+    nodes = counts.drafted.sum() / max((steps - counts.misses).sum(), 1)
+    # A pass has the rows that one text of a batch needs.
+    none = np.where(steps > 0, counts.misses / np.maximum(steps, 1), 1)
+    share = 1 - none.prod()
+  return jnp.asarray([accepted, share, nodes], jnp.float32)
 
 
 def _time(way: Decoding, job, steps=None) -> tuple[float, measure.Run]:
@@ -312,7 +328,7 @@ def to_compile(
 ) -> list[tuple[Decoding, measure.Job]]:
   """Returns some of a method's loops, for `measure.compile_all`."""
   text = jnp.zeros((len(job.prompts), caches.round_slots(job.slots)), jnp.int32)
-  loops = ways(full, replayed, (text, jnp.zeros(2)))
+  loops = ways(full, replayed, (text, jnp.zeros(3, jnp.float32)))
   return [(loops[name], job) for name in names]
 
 
@@ -344,7 +360,8 @@ class Timer:
     the load of the machine changes within seconds, and then meets all of them.
 
     Args:
-      job: a greedy one; the cost of a step hangs on shapes alone.
+      job: a greedy one. Where drafts are never short, the cost of a step hangs
+        on shapes alone.
     """
     one, text = 0.0, jnp.zeros(0)
     for number, (method, (full, replayed)) in enumerate(self.methods.items()):
@@ -353,8 +370,7 @@ class Timer:
         text = known_text(job, run, self.base.spec.target.config)
       whole, run = _time(full, job)
       steps = int(run.counts.target_calls.max())
-      shares = _shares(run, full.spec.drafter.nodes)
-      loops = ways(full, replayed, (text, shares))
+      loops = ways(full, replayed, (text, _pace(run, full.spec.drafter)))
       times = {'plain': one, 'whole': whole}
       for name in self.names[1:]:
         same = loops[name] is full

@@ -37,6 +37,7 @@ class Blocks(NamedTuple):
 
   @property
   def inputs(self) -> int:
+    """The number of inputs."""
     return 4 * len(self.values)
 
 

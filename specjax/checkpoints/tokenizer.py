@@ -64,11 +64,12 @@ def load_tokenizer(path: str | os.PathLike, known: Any = None) -> Any:
 
   try:
     # The tokenizer of a GGUF file was saved by us, and is of no other class.
-    saved = (directory / GGUF).is_symlink()
-    kind = 'PreTrainedTokenizerFast' if saved else 'AutoTokenizer'
-    return getattr(transformers, kind).from_pretrained(
-      directory, local_files_only=True
+    kind = (
+      transformers.PreTrainedTokenizerFast
+      if (directory / GGUF).is_symlink()
+      else transformers.AutoTokenizer
     )
+    return kind.from_pretrained(directory, local_files_only=True)
   except Exception as error:  # It raises nearly anything on a damaged file.
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise CheckpointError(

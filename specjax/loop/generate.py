@@ -254,13 +254,15 @@ def step(
       drafter, params, state.drafter, ctx, to_draft
     )
   with jax.named_scope('score'):
+    # What a finished row drafts takes no rows of a pass.
+    fed = draft._replace(size=jnp.where(state.done, 0, draft.size))
     out, logits = scoring.feed(
       spec.target,
       params.target,
       ctx,
-      draft,
+      fed,
       drafter.taps,
-      widths=scoring.widths(spec.target, drafter),
+      sizes=scoring.widths(spec.target, drafter),
     )
   with jax.named_scope('judge'):
     scores, verdict = scoring.decide(

@@ -185,10 +185,10 @@ def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
 
 
 def widths(model: Model, drafter: Drafter) -> tuple[int, ...]:
-  """Returns how many nodes of a draft a pass may have, all of them last.
+  """Returns the numbers of nodes that a pass may have; the last is N.
 
   The kernel takes time for every row. So where drafts may be short, a pass of
-  it has 0, 2, 4, 8, ... or all nodes. Other passes have all.
+  it has 0, 2, 4, 8 or all nodes. Any other pass has all.
 
   Args:
     model: that scores.
@@ -198,8 +198,7 @@ def widths(model: Model, drafter: Drafter) -> tuple[int, ...]:
   varies = drafter.short and getattr(c, 'native', False)
   if not varies or c.recurrent is not None or model.placement is not None:
     return (nodes,)
-  powers = (2**i for i in range(1, nodes.bit_length()))
-  return (0, *(n for n in powers if n < nodes), nodes)
+  return (*(n for n in (0, 2, 4, 8) if n < nodes), nodes)
 
 
 def feed(
@@ -209,7 +208,7 @@ def feed(
   draft: Draft,
   taps=(),
   beside: tuple[Cache, jax.Array] | None = None,
-  widths: tuple[int, ...] = (),
+  sizes: tuple[int, ...] = (),
 ) -> tuple[Output, jax.Array]:
   """One pass over the last committed token and a draft on top of it.
 
@@ -221,8 +220,8 @@ def feed(
     taps: layers whose features to return.
     beside: where the cache lacks the end of the text: a block whose first rows
       that is, and the tokens [B] in the cache.
-    widths: nodes that a pass may have, in their order, see `widths`; by default
-      N. The fewest that hold the largest draft are taken.
+    sizes: numbers of nodes that the pass may have, see `widths`. It has the
+      smallest that holds the largest draft; by default N.
 
   Returns:
     The output of the pass, and logits [B, N+1, V] after every row. Rows of
@@ -267,10 +266,10 @@ def feed(
     )
     return Output(hidden, tapped, caches.grow(out.flight, all_rows)), logits
 
-  if len(widths) < 2:
+  if len(sizes) < 2:
     return score(draft.tokens.shape[1])
-  chosen = (jnp.array(widths[:-1]) < draft.size.max()).sum()
-  return jax.lax.switch(chosen, [functools.partial(score, n) for n in widths])
+  chosen = (jnp.array(sizes[:-1]) < draft.size.max()).sum()
+  return jax.lax.switch(chosen, [functools.partial(score, n) for n in sizes])
 
 
 def decide(

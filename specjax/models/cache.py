@@ -187,15 +187,20 @@ def fill(cache: Any, flight: Any, begin: jax.Array, count: jax.Array) -> Any:
   if isinstance(flight, OwnCache):
     return flight.settled()
 
-  @functools.partial(jax.jit, static_argnums=2)  # Traced once for layers.
   def put(old, new, axis):
-    return jax.lax.dynamic_update_slice_in_dim(
-      old, new.astype(old.dtype), begin, axis
-    )
+    return _write_all(old, new, begin, axis)
 
   chain = jnp.arange(rows_of(flight))
   path = jnp.broadcast_to(chain, (len(count), len(chain)))
   return _each(cache, flight, put, path, count)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _write_all(cache, flight, begin, axis):
+  """Writes a block for `fill`; layers alike trace it once."""
+  return jax.lax.dynamic_update_slice_in_dim(
+    cache, flight.astype(cache.dtype), begin, axis
+  )
 
 
 def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
@@ -354,8 +359,9 @@ def commit(
   )
 
 
-@functools.partial(jax.jit, static_argnums=4)  # It is traced once for layers.
+@functools.partial(jax.jit, static_argnums=4)
 def _write(cache, flight, path, start, axis):
+  """Writes rows of a block for `commit`; layers alike trace it once."""
 
   def one(cache, flight, path, start):  # Of one sequence: an axis less.
     rows = jnp.take(flight, path, axis=axis - 1, mode='clip')

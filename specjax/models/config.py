@@ -524,9 +524,14 @@ class TransformerConfig:
 
     def facts(i):
       return (
-        *(self.at(i), self.source(i) == i, self.turns(i), self.window(i)),
-        *(self.has_state(i), self.is_sparse(i)),
-        *(i in self.without_attention, i in self.without_mlp),
+        self.at(i),
+        self.source(i) == i,
+        self.turns(i),
+        self.window(i),
+        self.has_state(i),
+        self.is_sparse(i),
+        i in self.without_attention,
+        i in self.without_mlp,
         self.wide is not None and i in self.wide.layers,
       )
 

@@ -139,7 +139,7 @@ def put_outputs(w: np.ndarray, blocked: bool, outputs: np.ndarray, x) -> None:
   """Writes some outputs of a weight, in blocks or [in, *outputs].
 
   Args:
-    w: the weight, an array of it or its scales.
+    w: an array of the weight: words, scales or offsets.
     blocked: whether it is in blocks.
     outputs: [n], numbers of the outputs.
     x: [in, n].

@@ -59,7 +59,7 @@ class Model(NamedTuple):
 
   config: TransformerConfig | Any  # of a model of other code `own.Sizes`
   init: Callable[..., Any]  # (key) -> params
-  # As `Transformer.__call__`, params first; takes `apart` as well.
+  # As `Transformer.__call__`, params first; of `build` it takes `apart` as well
   forward: Callable[..., Output]
   head: Callable[..., jax.Array]  # (params, hidden [..., E]) -> [..., V]
   # (params, tokens [B, R], length [B]) -> one KV a layer, of the source

@@ -449,7 +449,8 @@ def test_a_replay_takes_the_steps_it_stands_for(job):
   spec = Spec(target, ngram.make(3), verify.token)
   replayed = costs.replay(measure.Decoding(spec, base.params), job)
   mean = 1.5
-  params = Params(weights, (text, jax.numpy.float32(mean)))
+  pace = jax.numpy.float32([mean, 1, 3])
+  params = Params(weights, (text, pace))
   found = measure.decode(measure.Decoding(replayed, params), job, timed=False)
   assert found.texts == run.texts
   # One accepted, two accepted, ...: 2 + 3 tokens a pair of steps, up to 24.

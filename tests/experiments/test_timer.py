@@ -19,14 +19,14 @@ def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
     return float(len(timed) - 1), types.SimpleNamespace(counts=counts)
 
   monkeypatch.setattr(costs, '_time', take)
-  monkeypatch.setattr(costs, '_shares', lambda run, nodes: nodes)
+  monkeypatch.setattr(costs, '_pace', lambda run, drafter: 1.5)
   monkeypatch.setattr(costs, 'known_text', lambda *_: len(timed))
   monkeypatch.setattr(
     costs, 'ways', lambda full, replayed, known: {'scored': (replayed, known)}
   )
   spec = types.SimpleNamespace(
     target=types.SimpleNamespace(config=None),
-    drafter=types.SimpleNamespace(depth=2, nodes=3),
+    drafter=types.SimpleNamespace(depth=2),
   )
   base = Decoding(spec, Params(None, None))
   methods = {name: (Decoding(spec, name), name) for name in 'abcde'}
@@ -41,6 +41,6 @@ def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
   assert timed[:3] == [
     (base, None),
     (methods['a'][0], None),
-    (('a', (1, 3)), 7),
+    (('a', (1, 1.5)), 7),
   ]
-  assert timed[9] == (('d', (8, 3)), 7)
+  assert timed[9] == (('d', (8, 1.5)), 7)

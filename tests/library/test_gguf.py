@@ -12,12 +12,13 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import transformers
 
 import specjax
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, gguf_blocks, parameters
 from specjax.checkpoints.families import FAMILIES, conversion
-from specjax.checkpoints.families.table import WAYS, Tensors
+from specjax.checkpoints.families.table import WAYS, Tensors, TensorSplit
 from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import lm
 from specjax.models import linear, low_bits, transformer
@@ -355,6 +356,22 @@ def test_parameters_of_several_types_are_held_without_loss(kind):
       assert 8 * held / made.words.size * made.bits / 32 == BITS[kind]
 
 
+@pytest.mark.parametrize('rows', [32, 40])
+def test_a_table_is_in_blocks_where_its_rows_come_out_even(rows):
+  data, floats = blocks_of('Q4_K', rows, 2)
+  table = {'0': Stored('Q4_K', data, floats.shape)}
+  source = Tensors(TensorSplit(lambda x: (x,), 0), ('0',))
+  form = WeightForm('stored', blocks=True)
+  few = parameters._few_bits(source, table, 'embedding', form)
+  made = parameters.read_low_bits(source, floats.shape, table, few, form, True)
+  assert made.blocked == (rows % 16 == 0)
+  np.testing.assert_array_equal(low_bits.widen(made), floats.T)
+  shapes = few.shapes(floats.shape[::-1], form)
+  assert shapes == jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made
+  )
+
+
 def mixed(name):
   """Other types side by side in one parameter of ours."""
   if 'attn_v' in name or 'output' in name:
@@ -486,6 +503,8 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   path, _ = made(tmp_path, 'qwen2', change=change)
   target = specjax.load(path)
   assert target.eos == (7,)
+  # As it was saved, not as that of the family.
+  assert type(target.tokenizer) is transformers.PreTrainedTokenizerFast
   encoded = target.tokenizer.encode('ABC3<end>')
   assert encoded == [VOCAB - 1, VOCAB - 3, 35, 19, VOCAB - 2]
   assert target.tokenizer.decode(encoded[1:4]) == 'ABC3'

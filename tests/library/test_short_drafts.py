@@ -1,6 +1,7 @@
 """Passes of the kernel have as many rows as the largest draft, and no more."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from specjax import sampling, verify
 from specjax.bench import costs
 from specjax.drafters import cascade, lm, ngram, suffix
 from specjax.drafters.shapes import policies
-from specjax.loop import generate, scoring
+from specjax.loop import counting, generate, scoring
 from specjax.models import layouts, prefill, transformer
 from specjax.types import Context, Draft, History, Params, Spec
 from tests.library.test_bits import VOCAB, made, texts_of
@@ -24,13 +25,14 @@ PARENTS = jnp.array([0, 0, 1, 2, 2, 4])  # a tree of six nodes
 @pytest.mark.usefixtures('kernel')
 def test_what_a_pass_may_have():
   model, _ = made('float32')
-  found = {n: scoring.widths(model, ngram.make(n)) for n in (1, 2, 4, 6, 8)}
+  found = {n: scoring.widths(model, ngram.make(n)) for n in (1, 2, 4, 6, 8, 40)}
   assert found == {
     1: (0, 1),
     2: (0, 2),
     4: (0, 2, 4),
     6: (0, 2, 4, 6),
     8: (0, 2, 4, 8),
+    40: (0, 2, 4, 8, 40),
   }
   policy = policies.confidence(0.4)
   assert scoring.widths(model, suffix.make(3)) == (0, 2, 3)
@@ -49,9 +51,9 @@ def test_rows_of_a_smaller_pass_have_the_same_bits(name):
   cache, _ = prefill.prefill(model, params, tokens, LENGTHS, cache)
   ctx = Context(tokens, LENGTHS, cache, sampling.make(2, 0.0), History())
 
-  @functools.partial(jax.jit, static_argnames='widths')
-  def feed(draft, widths=()):
-    return scoring.feed(model, params, ctx, draft, (0,), widths=widths)
+  @functools.partial(jax.jit, static_argnames='sizes')
+  def feed(draft, sizes=()):
+    return scoring.feed(model, params, ctx, draft, (0,), sizes=sizes)
 
   for sizes, rows in (((0, 0), 1), ((1, 0), 3), ((2, 3), 5), ((6, 1), 7)):
     draft = Draft(
@@ -122,16 +124,34 @@ def test_texts_and_counts_are_those_of_whole_passes(name):
   )
 
 
-def test_a_known_text_is_drafted_in_as_many_steps():
-  """Half of the steps draft, and accept three tokens each."""
+def test_a_known_text_is_drafted_at_the_pace_of_a_run():
+  """Two of six steps find nothing; others draft 2.5 tokens and keep 1.5."""
+  counts = counting.none(1, 4)._replace(
+    histogram=np.array([[2, 2, 2, 0, 0]]),
+    drafted=np.array([10]),
+    misses=np.array([2]),
+    tokens=np.array([12]),
+    target_calls=np.array([6]),
+  )
+  run = types.SimpleNamespace(counts=counts)
+  pace = costs._pace(run, ngram.make(4))
+  np.testing.assert_allclose(pace, [1, 2 / 3, 2.5])
+  whole = costs._pace(run, ngram.make(4)._replace(short=False))
+  assert whole.tolist() == [1, 1, 4]
+  # Of two texts that find nothing in a third of steps, both do in a ninth.
+  both = jax.tree.map(lambda x: np.concatenate([x, x]), counts)
+  run = types.SimpleNamespace(counts=both)
+  np.testing.assert_allclose(costs._pace(run, ngram.make(4))[1], 8 / 9)
+
   replay = costs._replay((0, 1, 2, 3), 4, False, VOCAB, True)
   assert replay.short
   text = jnp.arange(1, 40)[None]
-  params = Params(None, (text, jnp.array([1.5, 0.5])))
+  params = Params(None, (text, pace))
   ctx = Context(text, jnp.array([5]), (), sampling.make(1, 0.0), History())
   state, found = replay.init(params, ctx, None), []
   for _ in range(6):
     draft, state = replay.propose(params, state, ctx, None)
     right = np.asarray(draft.tokens[0]) == np.arange(6, 10)
-    found.append((int(draft.size[0]), int(right.sum())))
-  assert found == [(0, 3), (4, 3)] * 3
+    size = int(draft.size[0])
+    found.append((size, int(right[:size].sum())))
+  assert found == [(0, 0), (2, 1), (3, 2)] * 2

@@ -6,6 +6,7 @@ every other way to the same logits agrees with it to 1e-10.
 
 import functools
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,13 @@ from specjax.models import (
 )
 from specjax.models import cache as caches
 from specjax.models.check import check_model
-from specjax.models.config import Experts, Narrowed
+from specjax.models.config import (
+  Experts,
+  GatedDelta,
+  Narrowed,
+  Sharing,
+  Wide,
+)
 from specjax.types import KV
 from tests.support import models
 
@@ -386,3 +393,43 @@ def test_a_product_has_a_number_of_rows_at_least(shape, rows):
   assert dot.outvars[0].aval.size == rows * 6
   assert product(x, w).shape == (*shape[:-1], 2, 3)
   np.testing.assert_array_equal(product(x, w), linear.multiply(x, w))
+
+
+LAYERS = {  # Each differs from layer to layer in one respect.
+  'alike': {},
+  'windows': {'windows': (3, None, 3, 5)},
+  'unturned': {'unturned': (1, 3)},
+  'sharing': {'sharing': Sharing(2, 40)},
+  'wide': {'wide': Wide((1,), 1, 16, keys_as_values=True)},
+  'experts': {'experts': Experts(count=3, chosen=2, width=12, dense=(0, 2))},
+  'state': {'recurrent': GatedDelta((0, 3), 2, 4, 4, 6, kernel=4)},
+  'skipped': {'without_attention': (1,), 'without_mlp': (2,)},
+}
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_layers_that_are_traced_once_differ_in_weights_alone(name, monkeypatch):
+  model = models.tiny(VOCAB, 4, **LAYERS[name])
+  params, tokens = models.weights(model, 0), jnp.arange(9)[None] % VOCAB
+  mask, positions = transformer.causal(1, 9)
+
+  def hidden(apart):
+    pass_ = jax.jit(functools.partial(model.forward, apart=apart))
+    length = jnp.zeros(1, jnp.int32)
+    return pass_(params, tokens, positions, None, length, mask).hidden
+
+  wanted = hidden(True)
+  np.testing.assert_allclose(hidden(False), wanted, rtol=1e-5, atol=1e-5)
+  if name == 'alike':
+    assert [model.config.like(i) for i in range(4)] == [0] * 4
+    return
+  # The check sees layers that are taken for the first one.
+  monkeypatch.setattr(type(model.config), 'like', lambda self, layer: 0)
+  jax.clear_caches()
+  try:
+    found = hidden(False)
+  except (flax.errors.FlaxError, TypeError, ValueError):
+    return  # Its weights have other shapes.
+  finally:
+    jax.clear_caches()
+  assert np.abs(found - wanted).max() > 1e-3

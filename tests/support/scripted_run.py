@@ -199,7 +199,7 @@ class Machine:
     self.programs.add((spec, parts, len(state.length)))
     kind = 'whole' if spec == method.spec else 'scored' if depth else 'plain'
     if kind == 'scored' and params.drafter is not None:
-      self.replays.append([int(steps), float(params.drafter[1])])
+      self.replays.append([int(steps), float(np.asarray(params.drafter[1])[0])])
     with jax.transfer_guard('allow'):
       for _ in range(int(steps)):
         if state.done.all():

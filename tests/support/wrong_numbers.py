@@ -108,7 +108,7 @@ _STEPS = (
 
 _units, _compare = runner.Runner.units, runner.Runner.compare
 _whole, _run = runner.Runner.whole, measure._run
-_accepted, _record = costs._accepted, measure.record
+_pace, _record = costs._pace, measure.record
 
 
 def turned(items) -> list:
@@ -158,8 +158,8 @@ _RUNS = (
    'a batch that is filled up', measure, '_run', _every_row),
   ('alpha of prompts in another order', 'more rows than prompts',
    runner.Runner, 'whole', _other_order),
-  ('a replay accepts the bonus, too', 'replays', costs, '_accepted',
-   lambda run: _accepted(run) + 1),
+  ('a replay accepts the bonus, too', 'replays', costs, '_pace',
+   lambda run, drafter: _pace(run, drafter).at[0].add(1)),
   ('every batch has the keys of the first', 'keys', runner.Runner, 'units',
    _first_keys),
   ('the last batch counts twice', 'fields', runner.Runner, 'units',

@@ -148,9 +148,9 @@ class Speculation:
       self.model,
       params.target,
       read,
-      draft,
+      draft._replace(size=jnp.where(live, draft.size, 0)),
       beside=beside,
-      widths=scoring.widths(self.model, self.inner),
+      sizes=scoring.widths(self.model, self.inner),
     )
     scores, verdict = scoring.decide(
       to_judge, logits, here, draft, rule=self.rule, depth=self.inner.depth
