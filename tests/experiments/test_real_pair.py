@@ -135,6 +135,10 @@ def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
       {'domains': ('roleplay', 'humaneval')}, RISE,
     ),
     ('Lookup that copies', ('ngram', 'suffix'), {}, RISE),
+    (
+      'Lookup gives more', ('ngram', 'ngram'),
+      {'domains': ('writing', 'summarization')}, RISE,
+    ),
   ],
 )  # fmt: skip
 def test_what_rises(begin, names, more, levels):
