@@ -237,6 +237,7 @@ def _init_boxed(config: TransformerConfig, key, apart=False):
   return module.init(key, token, method=touch)['params']
 
 
+@functools.cache
 def shape_params(config: TransformerConfig):
   """Returns the shapes of a model's parameters, nested as these are."""
   boxed = functools.partial(_init_boxed, config)

@@ -503,7 +503,7 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   path, _ = made(tmp_path, 'qwen2', change=change)
   target = specjax.load(path)
   assert target.eos == (7,)
-  # As it was saved, not as that of the family.
+  # The class is that of the saved tokenizer, and not the family's.
   assert type(target.tokenizer) is transformers.PreTrainedTokenizerFast
   encoded = target.tokenizer.encode('ABC3<end>')
   assert encoded == [VOCAB - 1, VOCAB - 3, 35, 19, VOCAB - 2]
