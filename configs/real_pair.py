@@ -37,6 +37,7 @@ def get_config(folder: str = '.') -> Experiment:
       ),
       'smollm2': Candidate('lm', 4, other),
       'ngram': Candidate('ngram', 4),
+      'ngram-2': Candidate('ngram', 4, options={'shortest': 2}),
       'suffix': Candidate('suffix', 4),
       'recycling': Candidate('recycling', 4, options={'nodes': 4}),
       'skip': Candidate('skip', 2, options={'skip': tuple(range(8, 20))}),

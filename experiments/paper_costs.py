@@ -14,19 +14,7 @@ The targets are Llama 3 8B and 70B, the drafts Llama 3.2 1B and a head of one
 layer. Expect short contexts to pay up to some batch, where arithmetic becomes
 the limit, and long ones at every batch that fits: there the cache, which all
 tokens of a row share, outweighs the weights.
-
-Published peaks, of one device, the interconnect in one direction (half of what
-is printed for both):
-
-  H100, H200   SXM; NVIDIA's data sheets: 3.35 and 4.8 TB/s, 1,979 TFLOPS of
-               bfloat16 with sparsity, so half without; NVLink 900 GB/s;
-               80 and 141 GB
-  v5e          docs.cloud.google.com/tpu/docs/v5e: 819 GB/s, 197 TFLOPS,
-               ICI 400 GB/s, 16 GB
-  v5p          docs.cloud.google.com/tpu/docs/v5p: 2,765 GB/s, 459 TFLOPS,
-               ICI 1,200 GB/s, 95 GB
-  v6e          docs.cloud.google.com/tpu/docs/v6e: 1,638 GB/s, 918 TFLOPS,
-               ICI 800 GB/s, 32 GB
+Peaks are those of `specjax.stats.roofline.CHIPS`.
 """
 
 import bisect
@@ -54,28 +42,13 @@ from specjax.reports import Draw, figure_style
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, paragraph
 from specjax.stats import theory
+from specjax.stats.roofline import CHIPS
 from specjax.stats.row import group, pick
 
 HEAD = 'head'  # one layer of the target, as that of EAGLE-3
 _HEAD_WORDS = 32_000  # tokens that a head has logits of
 _SLOTS = 128  # of a cache whose bytes are counted
 _DTYPE = 'bfloat16'  # of weights and caches, as peaks are
-
-
-class Accelerator(NamedTuple):
-  """Published peaks of a device, which no program reaches.
-
-  Attributes:
-    bandwidth: bytes a second of its memory.
-    operations: products and sums a second, in bfloat16 without sparsity.
-    exchange: bytes a second to the other devices, in one direction.
-    memory: bytes.
-  """
-
-  bandwidth: float
-  operations: float
-  exchange: float
-  memory: float
 
 
 class Deployment(NamedTuple):
@@ -90,13 +63,6 @@ MODELS: dict[str, TransformerConfig] = {
   '8B': SIZES['8b'],
   '70B': SIZES['70b'],
   '1B': dataclasses.replace(SIZES['1b'], tied_embeddings=True),
-}
-ACCELERATORS = {
-  'H100': Accelerator(3.35e12, 989e12, 450e9, 80e9),
-  'H200': Accelerator(4.8e12, 989e12, 450e9, 141e9),
-  'v5e': Accelerator(819e9, 197e12, 200e9, 16e9),
-  'v5p': Accelerator(2765e9, 459e12, 600e9, 95e9),
-  'v6e': Accelerator(1638e9, 918e12, 400e9, 32e9),
 }
 DEPLOYMENTS = (
   Deployment('8B', 'H100'),
@@ -194,7 +160,7 @@ class Calculation:
 
   def __init__(self, one: Deployment, draft: str, context: int):
     self.one, self.context = one, context
-    self.device = ACCELERATORS[one.accelerator]
+    self.device = CHIPS[one.accelerator.lower()]
     self.place = Placement(sharding.plan_mesh(1, one.devices))
     self.target = MODELS[one.target]
     # The product that joins the features of a head is left out.

@@ -326,8 +326,8 @@ class Compiled:
   """A device that is not there, and the pair that is compiled for it.
 
   Attributes:
-    device: h100, v5e, v5p or v6e; behind a colon the number of GPUs, as in
-      h100:4, or the topology of TPUs, as in v5e:2x2.
+    device: h100, h200, v5e, v5p or v6e; behind a colon the number of GPUs, as
+      in h100:4, or the topology of TPUs, as in v5e:2x2.
     target: the target's sizes.
     draft: the draft's sizes.
     layers: of target and draft, to look at fewer; empty: all.

@@ -18,21 +18,27 @@ class Chip(NamedTuple):
   Attributes:
     bandwidth: of its memory, bytes a second.
     memory: bytes.
-    operations: a second, of products in 16 bits.
+    operations: a second, of products in bfloat16 without sparsity.
+    exchange: bytes a second to other chips, in one direction: half of what is
+      printed for both.
     clock: cycles a second in which its compiler counts; None: it counts none.
   """
 
   bandwidth: float
   memory: float
   operations: float
+  exchange: float
   clock: float | None = None
 
 
+# Of GPUs, NVIDIA's data sheets (SXM, NVLink); of TPUs,
+# docs.cloud.google.com/tpu/docs/v5e and so on (ICI).
 CHIPS: Mapping[str, Chip] = {
-  'h100': Chip(3352e9, 80e9, 989e12),
-  'v5e': Chip(819e9, 16e9, 197e12, 1.5e9),
-  'v5p': Chip(2765e9, 95e9, 459e12, 1.75e9),
-  'v6e': Chip(1638e9, 32e9, 918e12, 1.75e9),
+  'h100': Chip(3352e9, 80e9, 989e12, 450e9),
+  'h200': Chip(4800e9, 141e9, 989e12, 450e9),
+  'v5e': Chip(819e9, 16e9, 197e12, 200e9, 1.5e9),
+  'v5p': Chip(2765e9, 95e9, 459e12, 600e9, 1.75e9),
+  'v6e': Chip(1638e9, 32e9, 918e12, 400e9, 1.75e9),
 }
 
 # Seconds that each of these takes on a GPU: assumed, measured on none.

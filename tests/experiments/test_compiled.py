@@ -300,8 +300,8 @@ def test_thunks_are_counted(module, turns):
   assert {what for what, *_ in made} == {'nodes', 'graphs'}
 
 
-GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12)
-TPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, clock=1e6)
+GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, exchange=1e9)
+TPU = GPU._replace(clock=1e6)
 
 
 def test_a_pass_takes_its_bytes_or_its_products():
@@ -552,7 +552,7 @@ def test_a_missing_compiler_is_named(monkeypatch, device, extra):
 
 @pytest.mark.parametrize(
   ('device', 'chips'),
-  [('h100', 1), ('h100:8', 8), ('v5e', 1), ('v5e:2x4', 8), ('v5p:2x2x2', 8)],
+  [('h100', 1), ('h200:8', 8), ('v5e', 1), ('v5e:2x4', 8), ('v5p:2x2x2', 8)],
 )
 def test_chips_of_a_device(device, chips):
   assert devices.chips_in(device) == chips
@@ -840,10 +840,11 @@ TPU_AND_GPU = [
   pytest.param('v6e', marks=has('libtpu')),
   pytest.param('h100', marks=has('jax_cuda13_plugin')),
 ]
+H200 = pytest.param('h200', marks=has('jax_cuda13_plugin'))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('device', TPU_AND_GPU)
+@pytest.mark.parametrize('device', [*TPU_AND_GPU, H200])
 def test_small_shapes_are_compiled(device, folder, tmp_path):
   flags = (
     *('compiled', f'--device={device}', '--programs=plain,chain,prefill'),

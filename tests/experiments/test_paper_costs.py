@@ -8,7 +8,6 @@ import pytest
 from experiments import paper_costs
 from experiments.paper_costs import (
   MODELS,
-  Accelerator,
   Calculation,
   Deployment,
   last,
@@ -18,10 +17,11 @@ from specjax.errors import UserError
 from specjax.models import sharding
 from specjax.models.sharding import Placement
 from specjax.stats import theory
+from specjax.stats.roofline import Chip
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
-COUNTS = Accelerator(1.0, 1.0, 1.0, 1e12)  # Seconds are bytes and operations.
+COUNTS = Chip(1.0, 1e12, 1.0, 1.0)  # Seconds are bytes and operations.
 
 
 def counted(one: Deployment, context: int, *passes: int) -> dict[str, float]:
@@ -84,7 +84,7 @@ def test_the_longest_limit_decides(monkeypatch):
 def test_scoring_is_free_until_arithmetic_is_the_limit():
   made = Calculation(Deployment('8B', 'H100'), '1B', 512)
   assert made.v(1, 4) == 1
-  made.device = Accelerator(1e30, 1e12, 1, 1e30)
+  made.device = Chip(1e30, 1e30, 1e12, 1)
   assert made.v(1, 4) == pytest.approx(5)
   draft, target = (
     made.limits(one, 7, 1)['arithmetic'] for one in (made.draft, made.target)
@@ -113,8 +113,8 @@ def test_the_last_number_is_found():
 
 
 def test_where_nothing_fits_nothing_pays(monkeypatch):
-  small = Accelerator(1.0, 1.0, 1.0, 1e9)
-  monkeypatch.setitem(paper_costs.ACCELERATORS, 'v5e', small)
+  small = Chip(1.0, 1e9, 1.0, 1.0)
+  monkeypatch.setitem(paper_costs.CHIPS, 'v5e', small)
   x = paper_costs.PaperCosts()
   row = paper_costs.row(x, Deployment('8B', 'v5e'), '1B', 512)
   assert (row['fits'], row['batches']) == (0, [])

@@ -105,6 +105,7 @@ lm.load(HOST, '', widths='ab') => widths must be ... got str 'ab'
 lm.load(HOST, '', parents=3) => parents must be integers
 early_exit.load(HOST, layers=1).make('x') => depth must be a whole
 ngram.load(HOST, longest='x') => longest must be a whole number
+ngram.load(HOST, shortest=1.5) => shortest must be a whole number
 ngram.load(HOST, '/nowhere') => this drafter has no weights
 lm.load(HOST, PAIR('medusa'))
   => is a trained head, ...: load it with specjax.drafters.medusa.load
@@ -113,8 +114,10 @@ eagle.load(HOST, PAIR('draft-64'))
 
 lm.make(DRAFT, 0) => depth must be at least 1
 counts.make(0) => depth must be at least 1
-ngram.make(0) => must be at least 1, got (0, 3, 1, 1)
+ngram.make(0) => must be at least 1, got (0, 3, 1, 1, 1)
 ngram.make(2, longest=0) => must be at least 1, got (2, 0
+ngram.make(2, shortest=0) => must be at least 1, got (2, 3, 1, 1, 0
+ngram.make(2, shortest=4) => shortest is 4, but longest is 3
 ngram.make(2, candidates=0) => must be at least 1
 ngram.make(2, places=0) => must be at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32

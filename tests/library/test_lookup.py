@@ -38,8 +38,8 @@ def sort_naively(corpus):
   return sorted(range(len(corpus)), key=lambda i: (key[i], i))
 
 
-def continuations(text, corpus):
-  """(tokens to copy, tokens that agree, votes), the best first."""
+def continuations(text, corpus, least=1):
+  """Tokens to copy and their votes where `least` agree, the best first."""
   found = []
   for i in range(len(text) - 1):
     agree = 0
@@ -61,7 +61,11 @@ def continuations(text, corpus):
         for i in range(PLACES)
       ]
     copies += [(corpus[i + m :][:DEPTH], m, 1) for i in begins]
-  return [(copy, 4 ** (m - LONGEST) * votes) for copy, m, votes in copies]
+  return [
+    (copy, 4 ** (m - LONGEST) * votes)
+    for copy, m, votes in copies
+    if m >= least
+  ]
 
 
 def vote(copies):
@@ -87,27 +91,23 @@ def tree_naively(votes, nodes):
   return sorted(votes, key=lambda x: (-votes[x], len(x)))[:nodes]
 
 
-alone = jax.jit(
-  functools.partial(ngram.draft_row, None, depth=DEPTH, longest=LONGEST)
-)
+@functools.partial(jax.jit, static_argnames=('candidates', 'places', 'least'))
+def draft(corpus, text, length, candidates=1, places=None, least=1):
+  return ngram.draft_row(
+    corpus, text, length, depth=DEPTH, longest=LONGEST, shortest=least,
+    candidates=candidates, places=places,
+  )  # fmt: skip
 
 
+@pytest.mark.parametrize('least', [1, 2])
 @few
 @hypothesis.given(text=texts)
-def test_without_a_corpus_the_best_match_is_copied(text):
+def test_without_a_corpus_the_best_match_is_copied(least, text):
   # What lies beyond the text is never matched.
   padded = jnp.array(text + [text[-1]] * (SLOTS - len(text)), jnp.int32)
-  copy, _, size = alone(padded, jnp.int32(len(text)))
-  best, *_ = [*continuations(text, []), ([], 0)]
+  copy, _, size = draft(None, padded, jnp.int32(len(text)), least=least)
+  best, *_ = [*continuations(text, [], least), ([], 0)]
   assert copy[:size].tolist() == best[0]
-
-
-@functools.partial(jax.jit, static_argnames='candidates')
-def draft(corpus, text, length, candidates):
-  return ngram.draft_row(
-    corpus, text, length, depth=DEPTH, longest=LONGEST, candidates=candidates,
-    places=PLACES,
-  )  # fmt: skip
 
 
 def paths_of(drafted):
@@ -120,19 +120,20 @@ def paths_of(drafted):
   return paths[1:]
 
 
-@pytest.mark.parametrize('candidates', [1, 2])
+@pytest.mark.parametrize(('candidates', 'least'), [(1, 1), (2, 1), (2, 3)])
 @few
 @hypothesis.given(text=texts, reference=corpora)
-def test_drafts_are_those_of_plain_python(candidates, text, reference):
+def test_drafts_are_those_of_plain_python(candidates, least, text, reference):
   # What lies beyond the text is never matched.
   padded = jnp.array(text + [text[-1]] * (SLOTS - len(text)), jnp.int32)
   corpus = retrieval.Corpus(
     jnp.array(reference, jnp.int32),
     jnp.array(retrieval.sort_places(np.array(reference)), jnp.int32),
   )
-  drafted = draft(corpus, padded, jnp.int32(len(text)), candidates)
+  length = jnp.int32(len(text))
+  drafted = draft(corpus, padded, length, candidates, PLACES, least)
   paths = paths_of(drafted)
-  votes = vote(continuations(text, reference))
+  votes = vote(continuations(text, reference, least))
   assert len(set(paths)) == len(paths)
   if candidates == 1:
     assert paths == chain_naively(votes)

@@ -20,19 +20,21 @@ from specjax.stats.roofline import CHIPS, Chip
 
 # What XLA has to know of a GPU. Without the versions of driver and toolkit it
 # leaves library calls and loops out of command buffers.
-_TARGETS = {
-  'h100': """gpu_device_info { threads_per_block_limit: 1024
+_HOPPER = """gpu_device_info { threads_per_block_limit: 1024
 threads_per_warp: 32 shared_memory_per_block: 49152
 shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132
 fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
-block_dim_limit_z: 65535 memory_bandwidth: 3352320000000
-l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84978434048
+block_dim_limit_z: 65535 memory_bandwidth: %d
+l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: %d
 shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 }
 registers_per_core_limit: 65536 registers_per_block_limit: 65536
 driver_version: "13.0.0" runtime_version: "13.0.0"
 compile_time_toolkit_version: "13.0.0" } platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 8 }
-device_description_str: "NVIDIA H100 80GB HBM3" """
+device_description_str: "%s" """
+_TARGETS = {
+  'h100': _HOPPER % (3352320000000, 84978434048, 'NVIDIA H100 80GB HBM3'),
+  'h200': _HOPPER % (4800000000000, 150754820096, 'NVIDIA H200'),
 }
 # The module of each compiler, and the extra that installs it.
 _COMPILERS = {

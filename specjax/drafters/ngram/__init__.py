@@ -81,6 +81,14 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
   )
 
 
+def _drop(copies: Copies, shortest: int) -> Copies:
+  """Leaves nothing to copy where fewer tokens agree."""
+  if shortest == 1:
+    return copies
+  kept = copies.matched >= shortest
+  return copies._replace(size=jnp.where(kept, copies.size, 0))
+
+
 def draft_row(
   corpus: Corpus | None,
   tokens,
@@ -90,6 +98,7 @@ def draft_row(
   longest: int = 3,
   candidates: int = 1,
   places: int | None = None,
+  shortest: int = 1,
 ):
   """The draft of one sequence: tokens [N], parents [N] and how many.
 
@@ -97,17 +106,18 @@ def draft_row(
     corpus: reference text, or None.
     tokens: [S].
     length: committed tokens.
-    depth: as for `make`, and so are `longest`, `candidates` and `places`.
+    depth: see `make`, also for what follows.
   """
   chain = candidates == 1
   if places is None:
     places = 1 if chain and corpus is None else _PLACES
-  copies = look_up(tokens, length, depth, longest, places)
+  copies = _drop(look_up(tokens, length, depth, longest, places), shortest)
   if places == 1 and chain and corpus is None:
     return copies.tokens[0], jnp.arange(depth, dtype=jnp.int32), copies.size[0]
   weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
   if corpus is not None:
     more = retrieval.look_up(corpus, tokens, length, depth, longest, places)
+    more = _drop(more, shortest)
     other = _PER_TOKEN ** (more.matched - longest).astype(jnp.float32)
     weight = jnp.concatenate([2 * places * weight, other])
     copies = Copies(*map(jnp.concatenate, zip(copies, more, strict=True)))
@@ -145,6 +155,7 @@ def make(
   candidates: int = 1,
   places: int | None = None,
   reference: bool = False,
+  shortest: int = 1,
 ) -> Drafter:
   """Returns the drafter.
 
@@ -158,15 +169,23 @@ def make(
       1, the longest match and the most recent of several: prompt lookup.
     reference: look also in a reference text: the drafter's parameters, a
       `retrieval.Corpus`. It has none otherwise.
+    shortest: shortest suffix that is copied for. With 1 nearly every step of a
+      long text has a draft.
 
   Raises:
-    ValueError: one is below 1, or more is looked up than a corpus is sorted
-      by.
+    ValueError: one is below 1, `shortest` is above `longest`, or more is
+      looked up than a corpus is sorted by.
   """
-  sizes = (depth, longest, candidates, 1 if places is None else places)
+  voting = 1 if places is None else places
+  sizes = (depth, longest, candidates, voting, shortest)
   if min(sizes) < 1:
     raise ValueError(
-      f'depth, longest, candidates and places must be at least 1, got {sizes}'
+      'depth, longest, candidates, places and shortest must be at least 1, got '
+      f'{sizes}'
+    )
+  if shortest > longest:
+    raise ValueError(
+      f'shortest is {shortest}, but longest is {longest}: choose less'
     )
   if longest > retrieval.SORTED:
     raise ValueError(
@@ -182,6 +201,7 @@ def make(
       longest=longest,
       candidates=candidates,
       places=places,
+      shortest=shortest,
     )
     made = jax.vmap(row)(ctx.tokens, ctx.length)
     if ctx.sampling.prediction is not None:
@@ -201,6 +221,7 @@ def load(
   candidates: int = 1,
   places: int | None = None,
   corpus: str = '',
+  shortest: int = 1,
 ) -> LoadedDrafter:
   """The drafter for a target.
 
@@ -209,13 +230,15 @@ def load(
     path: empty: there are no weights.
     longest: see `make`, also for `candidates` and `places`.
     corpus: a file of reference text, see `retrieval.read`; empty for none.
+    shortest: see `make`.
 
   Raises:
     ValueError: `corpus` is no such file, or has tokens beyond the target's.
   """
   check_no_path(path)
   check_target(target)
-  for name, value in (('longest', longest), ('candidates', candidates)):
+  sizes = {'longest': longest, 'shortest': shortest, 'candidates': candidates}
+  for name, value in sizes.items():
     check_number(name, value, 1)
   if places is not None:
     check_number('places', places, 1)
@@ -224,7 +247,7 @@ def load(
     text = retrieval.read(corpus, model.config.vocab_size)
 
   def of_length(depth: int) -> Drafter:
-    return make(depth, longest, candidates, places, text is not None)
+    return make(depth, longest, candidates, places, text is not None, shortest)
 
   of_length(1)  # Refuses what no length would make right.
   return LoadedDrafter(model, of_length, text)
