@@ -327,6 +327,7 @@ def _random(fresh) -> Callable[[TinyModels], Any]:
     fresh: (tiny models, key) -> the weights that a training begins with.
   """
 
+  @functools.cache
   def own(tiny: TinyModels):
     with jax.enable_x64(False):  # The same in every precision.
       made = fresh(tiny, jax.random.key(3))

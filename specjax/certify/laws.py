@@ -178,17 +178,28 @@ def _precision():
   return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 
 
-@functools.partial(jax.jit, static_argnames=('drafter', 'target'))
-def read(drafter, params, tokens, length, values, source=None, *, target):
-  """Returns a context of texts, and the memory of having read them."""
+@functools.partial(jax.jit, static_argnames=('target', 'taps'))
+def _prefill(params, tokens, length, *, target, taps):
+  """Feeds texts to a target: one program for every drafter with its taps."""
+  cache = caches.empty(target.config, *tokens.shape, _precision())
+  return prefill.prefill(target, params, tokens, length, cache, taps)
+
+
+def _context(drafter, params, tokens, length, values, source=None, *, target):
+  """Returns a context of texts, and what the target gave for them."""
   cache = hidden = None
   if params.target is not None:
-    cache = caches.empty(target.config, *tokens.shape, _precision())
-    cache, hidden = prefill.prefill(
-      target, params.target, tokens, length, cache, drafter.taps
+    cache, hidden = _prefill(
+      params.target, tokens, length, target=target, taps=drafter.taps
     )
-  ctx = Context(tokens, length, cache, values, sampling.History(), source)
-  return ctx, drafter.init(params, ctx, hidden)
+  history = sampling.History()
+  return Context(tokens, length, cache, values, history, source), hidden
+
+
+def read(drafter, params, *texts, target):
+  """Returns a context of texts, and the memory of having read them."""
+  ctx, hidden = jax.device_put(_context(drafter, params, *texts, target=target))
+  return ctx, jax.jit(drafter.init)(params, ctx, hidden)
 
 
 def join(drafts: list[Draft]) -> Draft:
@@ -323,13 +334,15 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
   vocab, width = target.config.vocab_size, target.config.width
   tokens, length = random_texts(rows, vocab)
   key = generate.row_keys(0, range(rows))
-  begin = functools.partial(read.__wrapped__, drafter, target=target)
-  given = params, tokens, length, sampling.make(rows)
+  begin = functools.partial(_context, drafter, target=target)
+  ctx, features = jax.eval_shape(
+    begin, params, tokens, length, sampling.make(rows)
+  )
   path = jnp.zeros((rows, depth + 1), jnp.int32)
   verdict = Judged(path, path[:, 0], path[:, 0])
   seen = []
   for _ in range(2):
-    read_program, (ctx, state) = _program(begin, *given)
+    begun, state = _program(drafter.init, params, ctx, features)
     like = caches.dtype_of(ctx.cache) if ctx.cache else _precision()
     hidden = jnp.zeros((rows, depth + 1, len(drafter.taps), width), like)
     program, (draft, proposed) = _program(
@@ -353,7 +366,7 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
           f'{field} of a draft must be {types[0]}{list(shape)}, got '
           f'{found.dtype}{list(found.shape)}'
         )
-    programs = read_program, program, learn
+    programs = begun, program, learn
     if any('callback' in one for one in programs):
       return 'a draft asks the host, which no compiled loop can wait for'
     if seen and seen != [programs]:

@@ -60,14 +60,20 @@ class _Checked:
     return tokens, depth, jnp.broadcast_to(mask, (len(lengths), *mask.shape))
 
   def paths(self) -> np.ndarray:
-    """Logits [B, N + 1, V] of the nodes, each from its own text as a whole."""
+    """Logits [B, N + 1, V] of the nodes, each from its own text as a whole.
+
+    Zeros behind a text, which no token before them sees, make all texts as
+    long, and so one program serves all.
+    """
     found = []
+    longest = max(_LENGTHS) + max(map(len, _PATHS)) - 1
     for length, text in zip(_LENGTHS, self.tokens, strict=True):
       for path in _PATHS:
-        nodes = [self.drafted[row - 1] for row in path[1:]]
-        found.append(
-          self.whole(np.array([[*text[:length], *nodes]], np.int32))[0, -1]
-        )
+        end = length + len(path) - 1
+        padded = np.zeros((1, longest), np.int32)
+        padded[0, :length] = text[:length]
+        padded[0, length:end] = [self.drafted[row - 1] for row in path[1:]]
+        found.append(self.whole(padded)[0, end - 1])
     return np.reshape(found, (len(_LENGTHS), len(_PATHS), -1))
 
   def cached(self, row: slice = slice(None), spoil: bool = False):

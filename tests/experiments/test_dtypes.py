@@ -267,7 +267,7 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
   rows = {}
   for dtype in ('float32', 'bfloat16', 'float16'):
     x = tiny.experiment(
-      tmp_path, target=Checkpoint(pair.path('target')),
+      tmp_path, target=Checkpoint(pair.path('draft-128')),
       candidates={'lm': Candidate('lm', 3, pair.path('draft-64'))},
       prompts=Prompts(domains=('code',), count=8, length=64),
       temperatures=(1.0,), max_new_tokens=48, batch=8, timed=False, dtype=dtype,

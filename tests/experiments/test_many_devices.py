@@ -242,6 +242,7 @@ def test_two_processes_make_the_same_rows(folder, tmp_path):
     '--config.mesh.data=2',
     '--config.mesh.model=2',
     '--config.batch=2',
+    '--config.max_new_tokens=6',
     "--config.drafters=('draft',)",
   ]
   rows = []

@@ -6,7 +6,6 @@ import itertools
 import json
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
@@ -246,7 +245,7 @@ def test_intervals_are_over_conversations():
 
 @pytest.mark.slow
 def test_turns_are_timed_without_compiling(folder, tmp_path, prompts):
-  jax.clear_caches()  # Other tests have compiled these programs, too.
+  tiny.forget_loops()  # Other tests have compiled these programs, too.
   x = settings(folder, tmp_path, prompts)
   runner = Runner(plan(x))
   runner.run()

@@ -14,6 +14,7 @@ from specjax import checkpoints, pair
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.drafters import medusa
 from specjax.drafters.heads.trainable import Trainable
+from specjax.loop import generate
 from specjax.models import transformer
 from specjax.models.layouts import LayoutChoice
 
@@ -55,6 +56,12 @@ def experiment(folder: pathlib.Path, **changes) -> Experiment:
     'quick': True,
   }
   return Experiment(**(settings | changes))
+
+
+def forget_loops() -> None:
+  """Forgets every compiled loop, so that those of a run are counted."""
+  for one in (generate.loop, *generate._LOOPS.values()):
+    one.clear_cache()
 
 
 def write_data(folder: pathlib.Path, vocab: int = 2048) -> None:
