@@ -182,8 +182,9 @@ PAGES = (
     'sibling has 0.5B parameters (Q4_K_M), the draft of another vocabulary is '
     'SmolLM2-135M-Instruct (Q4_1); all are held in the bits of their files, '
     'with activations rounded to eight bits. Cells with times name the folder '
-    'of their rows: `humaneval` is of a processor with AVX-512, those that end '
-    'in `avx2` are of one without.',
+    'of their rows: `humaneval` is of an AMD processor with AVX-512, those '
+    'that end in `intel` are of an Intel one, and those that end in `avx2` of '
+    'an AMD one without.',
     real_pair.CLAIMS,
   ),
 )

@@ -7,6 +7,7 @@ accepted is kept where the interval lies inside the range that was promised.
 real_pair.json has the sentences, as claims.json has those of papers.
 """
 
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
@@ -26,11 +27,11 @@ from specjax.reports import paired
 from specjax.reports.paired import TAU
 from specjax.stats import metrics, theory
 from specjax.stats.folders import Rows
-from specjax.stats.row import group, pick
+from specjax.stats.row import group, pick, times_of
 
 # Folders of many prompts without times, and of fewer with them.
 ACCEPTANCE, TIMED = 'real_pair/acceptance/', 'real_pair/timed/'
-CONSTRAINED = 'real_pair/constrained'
+CONSTRAINED, BATCHES = 'real_pair/constrained', 'real_pair/batches'
 CODE, FACTS = ('humaneval', 'mbpp'), ('qa',)
 CREATIVE = 'writing', 'roleplay'
 MODELS = 'sibling', 'smollm2'
@@ -144,6 +145,24 @@ def _pays(rows: Rows) -> Iterator[Finding]:
   for row in parts(rows, TIMED, 'check'):
     place = place_of(row, *WAY)
     yield finding(place, '', _measured(row).scaled(1, -1), row)
+
+
+def _gain_falls(rows: Rows) -> Iterator[Finding]:
+  def gain(plain_seconds, plain_tokens, seconds, tokens):
+    return plain_seconds / plain_tokens * tokens / seconds
+
+  def fall(*sums):
+    return gain(*sums[:4]) - gain(*sums[4:])
+
+  some = rows.get(BATCHES, [])
+  sizes = sorted({row['batch'] for row in some})
+  steps = itertools.pairwise({'batch': size} for size in sizes)
+  for place, pair in matched(some, (*PLACE, 'drafter', 'gamma'), *steps):
+    estimate = metrics.combine(
+      fall, *(metrics.Sums(*times_of(row)) for row in pair)
+    )
+    step = ' to '.join(str(row['batch']) for row in pair)
+    yield finding(place, f'batch {step}', estimate, pair[0])
 
 
 def _schema(rows: Rows) -> Iterator[Finding]:
@@ -265,6 +284,7 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'equation_one': _equation_one,
   'share_falls': _share_falls,
   'too_long': _faster(('sibling', 8), ('sibling', 4)),
+  'gain_falls': _gain_falls,
   'schema': _schema,
   'as_predicted': _as_predicted,
 }

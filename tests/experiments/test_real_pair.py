@@ -181,6 +181,21 @@ def test_texts_under_a_schema_are_compared_with_free_ones(alpha, expected):
   assert not CLAIMS[name]({'constrained': rows})
 
 
+@pytest.mark.parametrize(('speedup', 'expected'), [(1.2, HOLDS), (1.8, FAILS)])
+def test_the_gain_falls_with_the_batch(speedup, expected):
+  """Two rows that are decoded together have one time."""
+  alone = check('qa', 1.5) | {'batch': 1}
+  both = check('qa', speedup) | {'batch': 2}
+  for name in ('unit_baseline_seconds', 'unit_seconds'):
+    both[name] = both[name][: PROMPTS // 2]
+  claim = CLAIMS['The gain of speculation shrinks with the batch']
+  (found,) = claim({'real_pair/batches': [alone, both]})
+  assert 'batch 1 to 2' in found.cell
+  assert found.estimate.value == pytest.approx(1.5 - speedup)
+  assert findings.overall([found]) == expected
+  assert not claim({'batches': [alone, both]})
+
+
 def test_four_bits_give_as_many_tokens():
   names, begin = ('sibling', 'sibling-int4'), 'A draft in four bits gives'
   near, far = ({'tau': ((2, 4, 5), (2, t, 5))} for t in (3.9, 3.0))
