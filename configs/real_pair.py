@@ -9,8 +9,9 @@ of 1.5B and 0.5B in Q4_K_M, and SmolLM2-135M-Instruct in Q4_1. Weights are held
 in the bits of the files, and activations are rounded to eight bits, as
 llama.cpp does. The drafters are the sibling and SmolLM2 (another vocabulary) as
 stored, the sibling in four bits with all tokens and with the 32,768 most
-frequent ones, copies of text, and the target without some of its layers. A run
-that was stopped keeps its rows, and the same command goes on.
+frequent ones, copies of text (`ngram-2` only where two tokens agree), and the
+target without some of its layers. A run that was stopped keeps its rows, and
+the same command goes on.
 `experiments.predict` does not replay trees (`recycling`).
 
 Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.

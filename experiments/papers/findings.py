@@ -184,7 +184,8 @@ PAGES = (
     'with activations rounded to eight bits. Cells with times name the folder '
     'of their rows: `humaneval` is of an AMD processor with AVX-512, those '
     'that end in `intel` are of an Intel one, and those that end in `avx2` of '
-    'an AMD one without.',
+    'an AMD one without. Cells that name two batches are of the Intel '
+    'processor.',
     real_pair.CLAIMS,
   ),
 )

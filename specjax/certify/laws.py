@@ -186,7 +186,10 @@ def _prefill(params, tokens, length, *, target, taps):
 
 
 def _context(drafter, params, tokens, length, values, source=None, *, target):
-  """Returns a context of texts, and what the target gave for them."""
+  """Returns a context of texts, and the target's features of them.
+
+  Both the cache and the features are None without a target.
+  """
   cache = hidden = None
   if params.target is not None:
     cache, hidden = _prefill(
@@ -196,9 +199,10 @@ def _context(drafter, params, tokens, length, values, source=None, *, target):
   return Context(tokens, length, cache, values, history, source), hidden
 
 
-def read(drafter, params, *texts, target):
+def read(drafter, params, tokens, length, values, source=None, *, target):
   """Returns a context of texts, and the memory of having read them."""
-  ctx, hidden = jax.device_put(_context(drafter, params, *texts, target=target))
+  given = tokens, length, values, source
+  ctx, hidden = jax.device_put(_context(drafter, params, *given, target=target))
   return ctx, jax.jit(drafter.init)(params, ctx, hidden)
 
 

@@ -54,15 +54,16 @@ def name() -> str:
 def add_xla_flags(flags: str) -> bool:
   """Adds flags to those of XLA; call it before JAX computes anything.
 
-  A version of XLA that does not know a flag ends at its first look, hence a
-  process of its own, which takes two seconds.
+  A version of XLA that does not know a flag ends at its first look, so a
+  process of its own tries the flags, which takes two seconds. Flags that are
+  set already are not tried.
 
   Returns:
     Whether XLA knows them; otherwise nothing is changed.
   """
   given = os.environ.get(_FLAGS, '')
   if {*flags.split()} <= {*given.split()}:
-    return True  # A process that started this one asked for them.
+    return True
   wanted = f'{given} {flags}'.strip()
   known = subprocess.run(
     [sys.executable, '-c', 'import jax; jax.devices()'],

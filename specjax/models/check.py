@@ -62,8 +62,8 @@ class _Checked:
   def paths(self) -> np.ndarray:
     """Logits [B, N + 1, V] of the nodes, each from its own text as a whole.
 
-    Zeros behind a text, which no token before them sees, make all texts as
-    long, and so one program serves all.
+    Zeros behind a text give all texts one length, so one program reads them.
+    No token of a text sees the zeros.
     """
     found = []
     longest = max(_LENGTHS) + max(map(len, _PATHS)) - 1

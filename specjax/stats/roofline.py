@@ -31,8 +31,9 @@ class Chip(NamedTuple):
   clock: float | None = None
 
 
-# Of GPUs, NVIDIA's data sheets (SXM, NVLink); of TPUs,
-# docs.cloud.google.com/tpu/docs/v5e and so on (ICI).
+# GPUs: NVIDIA's data sheets (SXM, NVLink). The bandwidth of the H100 is the one
+# in XLA's description of it. TPUs: docs.cloud.google.com/tpu/docs/v5e, v5p and
+# v6e (ICI).
 CHIPS: Mapping[str, Chip] = {
   'h100': Chip(3352e9, 80e9, 989e12, 450e9),
   'h200': Chip(4800e9, 141e9, 989e12, 450e9),

@@ -87,6 +87,10 @@ def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
   assert os.environ['XLA_FLAGS'] == (
     f'--xla_cpu_enable_fast_math=false {cpu.FAST_XLA}'
   )
+  monkeypatch.setattr(
+    cpu.subprocess, 'run', lambda *_, **__: pytest.fail('run')
+  )
+  assert cpu.add_xla_flags(cpu.FAST_XLA)
 
 
 def test_a_system_that_says_nothing_has_a_name(monkeypatch):

@@ -1,5 +1,6 @@
 """Costs on paper: bytes, operations and exchange by hand; where it pays."""
 
+import itertools
 import json
 import pathlib
 
@@ -18,6 +19,7 @@ from specjax.models import sharding
 from specjax.models.sharding import Placement
 from specjax.stats import theory
 from specjax.stats.roofline import Chip
+from specjax.stats.row import pick
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -140,15 +142,13 @@ def test_the_committed_rows_are_what_is_calculated():
   x, drafts = paper_costs.PaperCosts(), paper_costs.DRAFTS
   known = len(paper_costs.DEPLOYMENTS) * len(drafts) * len(x.contexts)
   assert len(rows) == known
-  for draft in drafts:
-    made = paper_costs.row(x, Deployment('70B', 'v6e', 8), draft, 4096)
-    (same,) = [
-      r
-      for r in rows
-      if (r['target'], r['accelerator']) == ('70B', 'v6e')
-      and (r['draft'], r['context']) == (draft, 4096)
-    ]
+  ones = Deployment('70B', 'v6e', 8), Deployment('8B', 'H100')
+  for one, draft in itertools.product(ones, drafts):
+    made = paper_costs.row(x, one, draft, 4096)
+    names = 'target', 'accelerator', 'draft', 'context'
+    (same,) = pick(rows, **{name: made[name] for name in names})
     assert same.keys() - {'schema'} == made.keys()
+    assert same['device'] == made['device']
     for name in ('v', 'speedup'):
       for key, values in made[name].items():
         assert values == pytest.approx(same[name][key])

@@ -183,17 +183,23 @@ def test_texts_under_a_schema_are_compared_with_free_ones(alpha, expected):
 
 @pytest.mark.parametrize(('speedup', 'expected'), [(1.2, HOLDS), (1.8, FAILS)])
 def test_the_gain_falls_with_the_batch(speedup, expected):
-  """Two rows that are decoded together have one time."""
-  alone = check('qa', 1.5) | {'batch': 1}
-  both = check('qa', speedup) | {'batch': 2}
-  for name in ('unit_baseline_seconds', 'unit_seconds'):
-    both[name] = both[name][: PROMPTS // 2]
+  """Rows that are decoded together have one time."""
+  rows = []
+  for batch, level in ((1, 1.5), (2, speedup), (4, 2 * speedup - 1.5)):
+    row = check('qa', level) | {'batch': batch}
+    for name in ('unit_baseline_seconds', 'unit_seconds'):
+      row[name] = row[name][: PROMPTS // batch // 2 * 2]
+    for name in ('unit_baseline_tokens', 'unit_tokens'):
+      row[name] = row[name][: len(row['unit_seconds']) * batch]
+    rows.append(row)
   claim = CLAIMS['The gain of speculation shrinks with the batch']
-  (found,) = claim({'real_pair/batches': [alone, both]})
-  assert 'batch 1 to 2' in found.cell
-  assert found.estimate.value == pytest.approx(1.5 - speedup)
-  assert findings.overall([found]) == expected
-  assert not claim({'batches': [alone, both]})
+  found = claim({'real_pair/batches': rows})
+  cells = [one.cell for one in found]
+  assert ['1 to 2' in cells[0], '2 to 4' in cells[1]] == [True, True]
+  for one in found:
+    assert one.estimate.value == pytest.approx(1.5 - speedup)
+  assert findings.overall(found) == expected
+  assert not claim({'batches': rows})
 
 
 def test_four_bits_give_as_many_tokens():

@@ -120,7 +120,9 @@ def paths_of(drafted):
   return paths[1:]
 
 
-@pytest.mark.parametrize(('candidates', 'least'), [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize(
+  ('candidates', 'least'), [(1, 1), (1, 2), (2, 1), (2, 3)]
+)
 @few
 @hypothesis.given(text=texts, reference=corpora)
 def test_drafts_are_those_of_plain_python(candidates, least, text, reference):

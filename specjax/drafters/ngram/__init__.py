@@ -82,7 +82,7 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
 
 
 def _drop(copies: Copies, shortest: int) -> Copies:
-  """Leaves nothing to copy where fewer tokens agree."""
+  """Empties the continuations of matches of fewer than `shortest` tokens."""
   if shortest == 1:
     return copies
   kept = copies.matched >= shortest
@@ -106,7 +106,7 @@ def draft_row(
     corpus: reference text, or None.
     tokens: [S].
     length: committed tokens.
-    depth: see `make`, also for what follows.
+    depth: see `make`, also for the arguments below.
   """
   chain = candidates == 1
   if places is None:
@@ -169,8 +169,8 @@ def make(
       1, the longest match and the most recent of several: prompt lookup.
     reference: look also in a reference text: the drafter's parameters, a
       `retrieval.Corpus`. It has none otherwise.
-    shortest: shortest suffix that is copied for. With 1 nearly every step of a
-      long text has a draft.
+    shortest: tokens that must agree before a continuation is copied, at most
+      `longest`. With 1 nearly every step of a long text has a draft.
 
   Raises:
     ValueError: one is below 1, `shortest` is above `longest`, or more is
@@ -185,7 +185,8 @@ def make(
     )
   if shortest > longest:
     raise ValueError(
-      f'shortest is {shortest}, but longest is {longest}: choose less'
+      f'shortest is {shortest}, but longest is {longest}: choose a smaller '
+      'shortest'
     )
   if longest > retrieval.SORTED:
     raise ValueError(
