@@ -22,7 +22,6 @@ from specjax.drafters.shapes.step_model import Memory
 from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import cache as caches
-from specjax.models import prefill
 from specjax.stats import fit_tests
 from specjax.stats.fit_tests import Fit
 from specjax.types import Context, Draft, Drafter, Params
@@ -178,13 +177,6 @@ def _precision():
   return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 
 
-@functools.partial(jax.jit, static_argnames=('target', 'taps'))
-def _prefill(params, tokens, length, *, target, taps):
-  """Feeds texts to a target: one program for every drafter with its taps."""
-  cache = caches.empty(target.config, *tokens.shape, _precision())
-  return prefill.prefill(target, params, tokens, length, cache, taps)
-
-
 def _context(drafter, params, tokens, length, values, source=None, *, target):
   """Returns a context of texts, and the target's features of them.
 
@@ -192,8 +184,9 @@ def _context(drafter, params, tokens, length, values, source=None, *, target):
   """
   cache = hidden = None
   if params.target is not None:
-    cache, hidden = _prefill(
-      params.target, tokens, length, target=target, taps=drafter.taps
+    texts = tokens, length, source
+    cache, hidden = generate._prefill(
+      params.target, *texts, target=target, taps=drafter.taps
     )
   history = sampling.History()
   return Context(tokens, length, cache, values, history, source), hidden

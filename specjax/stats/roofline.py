@@ -19,8 +19,8 @@ class Chip(NamedTuple):
     bandwidth: of its memory, bytes a second.
     memory: bytes.
     operations: a second, of products in bfloat16 without sparsity.
-    exchange: bytes a second to other chips, in one direction: half of what is
-      printed for both.
+    exchange: bytes a second to other chips, in one direction. Data sheets print
+      the sum of both directions.
     clock: cycles a second in which its compiler counts; None: it counts none.
   """
 

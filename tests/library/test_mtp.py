@@ -105,8 +105,9 @@ def load(tmp_path_factory):
   folder = tmp_path_factory.mktemp('targets')
 
   @functools.cache
-  def one(kind):
-    return specjax.load(str(write(folder / kind, kind)), layout='whole')
+  def one(kind, dtype='auto'):
+    path = str(write(folder / f'{kind}-{dtype}', kind))
+    return specjax.load(path, dtype=dtype, layout='whole')
 
   return one
 
@@ -227,13 +228,13 @@ class RestatedByModel(Restated):
     }
     rest = {n: x for n, x in stored.tensors.items() if '.layers.' not in n}
     alone = stored._replace(config=config, tensors=rest | layer).write(folder)
-    self.alone = specjax.load(alone, layout='whole')
+    self.alone = specjax.load(alone, dtype='float64', layout='whole')
     forward = functools.partial(self.alone.model.forward, taps=(0,))
     self.forward = jax.jit(forward)
 
   def layer(self, x):
     mask, at = transformer.causal(1, V)
-    table = np.zeros((V, E), np.float32)
+    table = np.zeros((V, E))
     table[: len(x)] = x  # Token i is embedded as row i.
     params = self.alone.params | {'embedding': table}
     out = self.forward(params, at, at, None, None, mask)
@@ -243,8 +244,10 @@ class RestatedByModel(Restated):
 @pytest.mark.parametrize(
   'kind', models.slow_unless(['mimo', 'qwen3_next'], NAMES)
 )
-def test_drafts_are_those_of_the_published_module(kind, load, tmp_path):
-  target = load(kind)
+def test_drafts_are_those_of_the_published_module(
+  kind, load, tmp_path, float64
+):
+  target = load(kind, 'float64')
   loaded = mtp.load(target)
   model, last = target.model, target.model.config.num_layers - 1
   assert loaded.make(3).taps == (last,)

@@ -62,7 +62,8 @@ def run(folder: pathlib.Path, mesh: Mesh, by_load: bool) -> dict:
   policy = None
   if by_load:
     loaded = LoadedDrafter(target, functools.partial(lm.make, draft), own)
-    policy = Goodput(loaded, (0, 2), replay=[0, 2, 2, 0, 0, 2] * 9)
+    order = [0, 2, 1, 1, 0, 0, 2] * 9
+    policy = Goodput(loaded, (0, 1, 2), replay=order)
   held = pool.Pool(
     Params(weights, own), spec=spec, values=kinds.values(), rows=2, slots=128,
     reads=(32, 128), group=2, recording=Recording(logprobs=2), policy=policy,
