@@ -1,11 +1,12 @@
 """No drafting: plain autoregressive decoding as the loop with K = 0."""
 
 import functools
+from typing import Literal
 
 import jax.numpy as jnp
 
 from specjax.drafters.shapes import stateless
-from specjax.types import Draft, Drafter
+from specjax.types import Draft, Drafter, LoadedDrafter, Target
 
 
 @functools.cache
@@ -18,3 +19,9 @@ def make() -> Drafter:
     return Draft(none, none, jnp.zeros(batch, jnp.int32), None)
 
   return stateless.make(0, 0, draft)
+
+
+def load(target: Target, path: Literal[''] = '') -> LoadedDrafter:
+  """Returns what drafts nothing, whatever the draft length."""
+  del path  # Unused: it has no weights.
+  return LoadedDrafter(target.model, lambda depth: make())

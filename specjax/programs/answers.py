@@ -28,7 +28,7 @@ from specjax.cli import command, progress
 from specjax.errors import blame, need, writing
 from specjax.loop import generate
 from specjax.prompts import Chosen
-from specjax.requests import continuous
+from specjax.requests import continuous, pool
 from specjax.stats import folders
 from specjax.types import Params, Spec
 
@@ -69,6 +69,7 @@ def written(
   target, x = pair.target, pair.plan
   spec = Spec(target.model, pair.made, pair.rule, target.eos)
   texts = [chosen.texts[i] for i in places]
+  longest = max(map(len, texts)) + x.max_new_tokens
   begun = continuous.decode(
     Params(target.params, pair.drafter.params),
     texts,
@@ -77,6 +78,7 @@ def written(
     key=generate.row_keys(x.seed, np.array(places)),
     values=sampling_stages.values(x.sampling, spec, len(texts), temperature),
     rows=x.batch,
+    reads=pool.read_sizes(longest)[:-1],
   )
   for one in begun:
     need(

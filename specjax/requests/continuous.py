@@ -12,7 +12,8 @@ where a row has finished for which a prompt waits):
 A prompt keeps its own key, values and limit, and its row's whole state is
 written anew, so its text is the one it has alone. Those that may grow longest
 begin first, so that few rows are idle when no prompt is left (Graham 1969,
-"Bounds on multiprocessing timing anomalies").
+"Bounds on multiprocessing timing anomalies"). Of those, prompts of about the
+same length are read together: a group is padded to its longest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -108,7 +109,8 @@ def decode(
       group=group,
       **options,
     )
-    order = np.argsort(-limits, kind='stable').tolist()
+    sizes = np.array([len(prompt) for prompt in prompts])
+    order = np.lexsort((-sizes, -limits)).tolist()
     for i in order:
       pool.submit(request(i))
     while pool.waiting or pool.live:

@@ -6,6 +6,7 @@ import pytest
 
 import specjax
 from specjax.bench.config import Prompts
+from specjax.configs import answers as answers_config
 from specjax.programs import answers
 from specjax.training import train_heads
 from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
@@ -73,6 +74,19 @@ def test_answers_are_those_of_the_target_and_go_on_where_they_stopped(
     file.write('{"domain": "gsm')
   answers.main(config(root, 'cut'))
   assert sort(lines(root / 'cut' / answers.FILE)) == sort(whole)
+
+
+def test_the_shipped_config_decodes_plainly(root, capsys):
+  shipped = answers_config.get_config()
+  x = config(root, 'plain', candidates=shipped.candidates, drafters=())
+  answers.main(x)
+  assert json.loads(capsys.readouterr().out.splitlines()[-1])['tau'] == 1
+  answers.main(config(root, 'drafted'))
+  plain, drafted = (
+    [one['answer_ids'] for one in sort(lines(root / name / answers.FILE))]
+    for name in ('plain', 'drafted')
+  )
+  assert plain[:9] == drafted[:9]  # At temperature 0.
 
 
 @pytest.mark.slow

@@ -133,12 +133,12 @@ def test_a_text_is_the_one_its_prompt_has_alone(name):
 
 
 def test_those_that_may_grow_longest_begin_first():
-  """So that few rows are idle at the end; equal ones keep their order."""
+  """So that few rows are idle at the end; of equals, the longest prompts."""
   spec = Spec(TABLE, plain.make(), verify.token)
   new = [2, 9, 5, 9]
   given = options('tree', [0, 2, 3, 5]) | {'spec': spec, 'new_tokens': new}
   found = list(continuous.decode(params_of('tree'), rows=1, **given))
-  assert [result.prompt for result in found] == [1, 3, 2, 0]
+  assert [result.prompt for result in found] == [3, 1, 2, 0]
   assert [len(result.tokens) for result in found] == [9, 9, 5, 2]
 
 
