@@ -10,7 +10,7 @@ from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.errors import UserError
 from specjax.programs import inspect
-from tests.support import hub, processes, tiny
+from tests.support import hub, tiny
 
 ONE, TWO = hub.COMMITS
 DESCRIBED = 'config.json', 'tokenizer.json', 'tokenizer_config.json'
@@ -115,17 +115,3 @@ def test_a_config_is_enough_to_inspect_a_model(folder, cache, capsys, weights):
   sizes = {name: x['stored_bytes'] for name, x in found['models'].items()}
   assert sizes == {'target': None, 'draft draft': None}
   assert found['models']['draft draft']['shares_vocabulary']
-
-
-@pytest.mark.slow
-def test_programs_take_names_from_the_cache_alone(folder, tmp_path):
-  hub.store(tmp_path, 'owner/target', folder / 'target')
-  flags = (
-    '--config=configs/pair.py',
-    '--config.target.path=owner/target',
-    '--config.prompt=def f(',
-    '--config.max_new_tokens=4',
-  )
-  offline = {'HF_HUB_CACHE': str(tmp_path), 'HF_HUB_OFFLINE': '1'}
-  done = processes.run('experiments.generate', *flags, **offline)
-  assert len(json.loads(done.stdout.splitlines()[-1])['tokens']) == 4

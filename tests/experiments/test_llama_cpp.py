@@ -95,12 +95,9 @@ def test_each_method_has_a_server_with_its_options(peer):
   with pytest.raises(RuntimeError, match='made 3 new tokens instead of 4'):
     plain.decode([7], 0, 9, 4)
   assert peer.conditions() == {'llama.cpp': '7 (of a stand-in)'}
-
-
-def test_a_gap_is_that_of_the_tokens_where_texts_part(peer):
-  peer.decoders([], 256)
+  # A gap is that of the tokens where texts part: 9, 10 and 11 behind 9.
   gap = peer.gap([7], [8, 9, 10], [8, 9, 11])
-  assert gap == peers.Gap(1.0, False)  # Of 9, 10 and 11 behind 9.
+  assert gap == peers.Gap(1.0, False)
   assert peer.gap([7], [8, 9], [8, 99]).logits == math.inf
 
 

@@ -116,6 +116,7 @@ def test_a_notebook_is_kept_with_few_outputs(path):
     # Else python -m tests.support.notebooks NOTEBOOK stores them anew.
     assert notebook['metadata']['outputs_of'] == notebooks.digest(path)
   assert path.stat().st_size < 150_000
+  assert install_cell(path) == install_cell(QUICKSTART)
 
 
 def install_cell(path) -> str:
@@ -144,12 +145,6 @@ def installed(monkeypatch, driver='', tpu=(), fails=()) -> list[list[str]]:
   monkeypatch.setattr(sys, 'path', list(sys.path))
   exec(notebooks.translate(install_cell(QUICKSTART)), {})
   return asked
-
-
-def test_every_notebook_is_installed_alike():
-  assert {install_cell(p) for p in FOLDER.glob('*.ipynb')} == {
-    install_cell(QUICKSTART)
-  }
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,6 @@ from tests.support import expected_row, scripted_run
 from tests.support.measuring_checks import CHECKS, wrong_fields
 from tests.support.wrong_numbers import WRONG_NUMBERS
 
-RUNS = [(1, True), (1, False), (2, True), (2, False)]
-
-
-@pytest.mark.parametrize(('batch', 'timed'), RUNS)
-def test_every_field_of_the_row_is_known(batch, timed):
-  row = scripted_run.make(batch, timed).row
-  assert wrong_fields(row, batch, timed) == set()
-
 
 def test_a_field_that_nobody_worked_out_is_seen():
   row = scripted_run.make(1).row

@@ -104,9 +104,9 @@ def test_what_is_asked_is_not_learned(root):
     assert found[f'head{k}'] == pytest.approx(float(by_hand(k)), rel=1e-4)
 
 
-@pytest.mark.parametrize('name', ['total_variation', 'acceptance_hybrid'])
-def test_a_recipe_names_what_is_minimised(root, name):
-  x = recipe(root, 'none', 'lm', {'path': str(root / 'draft')}, divergence=name)
+def test_a_recipe_names_what_is_minimised(root):
+  path = {'path': str(root / 'draft')}
+  x = recipe(root, 'none', 'lm', path, divergence='total_variation')
   head, m, batch = parts_of(x)
   one = batch(0, None)
   params = head.init(jax.random.key(0), m.weights)
@@ -116,14 +116,8 @@ def test_a_recipe_names_what_is_minimised(root, name):
   draft = checkpoints.load(root / 'draft')[0]
   p = jax.nn.softmax(score(m.target, m.weights, one['tokens']))
   q = jax.nn.softmax(score(draft, params, one['tokens']))
-  alpha = jnp.minimum(p, q).sum(-1)
-  expected = 1 - alpha
-  if name == 'acceptance_hybrid':
-    share = jnp.exp(-3 * alpha)
-    kl = (p * jnp.log(p / q)).sum(-1)
-    expected = share * kl + (1 - share) * expected
   counts = one['counts']
-  mean = (expected * counts).sum() / counts.sum()
+  mean = ((1 - jnp.minimum(p, q).sum(-1)) * counts).sum() / counts.sum()
   assert found['token'] == pytest.approx(float(mean), rel=1e-4)
 
 
@@ -195,7 +189,7 @@ def test_accumulating_is_a_larger_batch(tmp_path):
   assert abs(parts['w'] - weights['w']).max() > 1e-3
 
 
-@pytest.mark.parametrize('cut', [0, 3, 5])
+@pytest.mark.parametrize('cut', [0, 3])
 def test_patience_ends_a_training_with_its_best_weights(
   tmp_path, cut, monkeypatch
 ):
@@ -206,8 +200,9 @@ def test_patience_ends_a_training_with_its_best_weights(
   seen = []
 
   def batch(i, params):
-    if cut and i == cut and not seen.count(('cut', i)):
-      seen.append(('cut', i))
+    assert i < 5  # Nothing is drawn behind the end.
+    if cut and i == cut and 'cut' not in seen:
+      seen.append('cut')
       raise Killed
     return np.float32(i)
 
@@ -216,13 +211,10 @@ def test_patience_ends_a_training_with_its_best_weights(
     seen.append(step)
     return {'score': scores[step]}
 
-  def init(params):
-    return ()
-
   def update(grads, state, params):
     return jax.tree.map(jnp.ones_like, grads), state
 
-  count = optax.GradientTransformation(init, update)
+  count = optax.GradientTransformation(lambda params: (), update)
   monkeypatch.setattr(optimize, 'make_optimizer', lambda o: count)
 
   def run():
@@ -231,7 +223,7 @@ def test_patience_ends_a_training_with_its_best_weights(
       lambda params, frozen, x: (params['n'] * x).sum(), None, batch, report,
     )  # fmt: skip
 
-  if cut and cut < 4:
+  if cut:
     with pytest.raises(Killed):
       run()
   best = run()
@@ -239,6 +231,9 @@ def test_patience_ends_a_training_with_its_best_weights(
   assert 5 not in seen
   assert run()['n'].tolist() == [2]  # Nothing is trained again.
   assert seen.count(4) == 1
+  if not cut:
+    with pytest.raises(UserError, match=r'x\.patience is 2, but nothing is'):
+      o.check('x')
 
 
 @pytest.mark.parametrize(
@@ -297,12 +292,6 @@ def test_windows_are_no_longer_than_a_draft_reads(root):
   short.optimization.length = 24
   with pytest.raises(UserError, match='24 positions, but the drafter has 20'):
     train_heads.main(short)
-
-
-def test_patience_needs_prompts_to_be_patient_with():
-  o = Optimization(((1, 1.0),), 1, patience=1)
-  with pytest.raises(UserError, match=r'x\.patience is 1, but nothing is'):
-    o.check('x')
 
 
 @pytest.mark.slow
