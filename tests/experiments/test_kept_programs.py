@@ -93,9 +93,16 @@ def test_a_folder_can_be_named_and_has_a_part_for_each_processor(
   assert not home.exists()
 
 
-@pytest.mark.parametrize('chosen', [kept_programs.OFF, ''])
-def test_they_are_not_kept_where_it_is_switched_off(home, chosen):
-  kept_programs.switch_on(Certificate(compilation_cache=chosen))
+def test_they_are_not_kept_where_it_is_switched_off(home, tmp_path):
+  for chosen in (kept_programs.OFF, ''):
+    kept_programs.switch_on(Certificate(compilation_cache=chosen))
+    assert start() == NONE
+  # What jax was told stays.
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'told'))
+  kept_programs.switch_on(Certificate())
+  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'told')
+  jax.config.update('jax_enable_compilation_cache', False)
+  kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'own')))
   assert start() == NONE
   assert not home.exists()
 
@@ -110,19 +117,10 @@ def test_processes_that_work_together_keep_none_unless_told(home, folder):
   assert jax.config.jax_compilation_cache_dir.startswith(str(home))
 
 
-def test_what_jax_was_told_stays(home, tmp_path):
-  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'told'))
-  kept_programs.switch_on(Certificate())
-  assert jax.config.jax_compilation_cache_dir == str(tmp_path / 'told')
-  jax.config.update('jax_enable_compilation_cache', False)
-  kept_programs.switch_on(Certificate(compilation_cache=str(tmp_path / 'own')))
-  assert start() == NONE
-  assert not home.exists()
-
-
 def test_where_nothing_can_be_written_a_line_says_so(
   tmp_path, monkeypatch, capsys
 ):
+  """Nor below no home, which leaves no folder here."""
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
   kept_programs.switch_on(Certificate())
@@ -135,9 +133,6 @@ def test_where_nothing_can_be_written_a_line_says_so(
     kept_programs.switch_on(
       Certificate(compilation_cache=str(tmp_path / 'file'))
     )
-
-
-def test_a_user_without_a_home_leaves_no_folder_here(monkeypatch, capsys):
   monkeypatch.delenv('XDG_CACHE_HOME')
   monkeypatch.setattr('os.path.expanduser', lambda path: path)
   kept_programs.switch_on(Certificate())
@@ -155,14 +150,9 @@ def test_the_folder_is_bounded(home, monkeypatch):
   assert sum(f.stat().st_size for f in files) <= 4000
 
 
-@pytest.mark.parametrize(
-  'kind', [Experiment, Certificate, StepCosts, Recipe, Heads]
-)
-def test_every_config_of_a_program_that_computes_has_the_field(kind):
-  assert kind.compilation_cache == kept_programs.AUTO
-
-
 def test_where_they_lie_decides_no_result(folder):
+  for kind in (Experiment, Certificate, StepCosts, Recipe, Heads):
+    assert kind.compilation_cache == kept_programs.AUTO
   for kind in (tiny.experiment(folder), Certificate()):
     before = results.settings_of(kind)
     kind.compilation_cache = 'elsewhere'

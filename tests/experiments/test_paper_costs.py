@@ -7,12 +7,7 @@ import pathlib
 import pytest
 
 from experiments import paper_costs
-from experiments.paper_costs import (
-  MODELS,
-  Calculation,
-  Deployment,
-  last,
-)
+from experiments.paper_costs import MODELS, Calculation, Deployment, last
 from specjax.bench import results
 from specjax.errors import UserError
 from specjax.models import sharding
@@ -42,17 +37,14 @@ def test_bytes_and_operations_are_those_of_the_sizes():
   whole, weights, cache = paper_costs.held(model, place)
   assert (whole, weights) == (2 * (read + embedding), 2 * read)
   assert cache == 2 * key_values
+  # Tied embeddings are read as the output layer.
+  whole, weights, _ = paper_costs.held(MODELS['1B'], place)
+  assert whole == weights
   assert counted(Deployment('8B', 'H100'), 1000, 3, 5) == {
     'memory': 2 * read + 3 * 1000 * cache,
     'arithmetic': 2 * 15 * (read + 2 * 1000 * 32 * 32 * 128),
     'exchange': 0,
   }
-
-
-def test_tied_embeddings_are_read_as_the_output_layer():
-  place = Placement(sharding.plan_mesh(1, 1))
-  whole, weights, _ = paper_costs.held(MODELS['1B'], place)
-  assert whole == weights
 
 
 @pytest.mark.slow
@@ -68,7 +60,7 @@ def test_what_is_split_is_divided():
 
 @pytest.mark.parametrize(('devices', 'sums'), [(8, 1 + 2), (4, 5)])
 def test_the_exchange_is_that_of_a_compiled_step(devices, sums):
-  """What `test_many_devices` counts: eight do not divide four heads."""
+  """What `test_many_devices` counts; eight do not divide four heads."""
   sizes = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 4}
   model = tiny.model(16, 2, 32, **sizes).config
   place = Placement(sharding.plan_mesh(1, devices))

@@ -6,7 +6,6 @@ import pytest
 
 from experiments.papers import published
 from experiments.papers.published import Calculated, Metric, Published
-from specjax.bench import checks
 from specjax.bench.config import Candidate
 from tests.support import rows as made
 
@@ -44,15 +43,20 @@ def test_theory_gives_the_printed_numbers():
 
 
 def test_without_rows_nothing_is_claimed():
+  lacking = set()
   for x in CONFIGS.values():
     if isinstance(x, Calculated):
       continue
     text = published.table_published(x, [])
     assert 'not run: ' in text
+    if 'are of methods not in the project' in text:
+      lacking.add(x.name)
     head, *lines = made.cells(text)
     places = [i for i, h in enumerate(head) if h == 'ours']
     assert len(places) == len(x.compared)
     assert {line[i] for line in lines for i in places} == {'-'}
+  assert 'spec_bench_7b' in lacking
+  assert 'leviathan_table2_wmt' not in lacking
 
 
 def test_a_table_of_a_paper_is_chosen_behind_the_colon():
@@ -99,13 +103,6 @@ def test_our_numbers_stand_in_the_cells_of_the_paper():
   assert 'run: 2 cells' in text
 
 
-def test_a_few_prompts_have_no_interval():
-  row = made.row(drafter='small', gamma=7, temperature=1, prompts=2)
-  text = published.table_published(_table(), [row])
-  (warm,) = (x for x in made.cells(text) if x[0] == '1')
-  assert warm == ['1', '0.62', '0.50', '2.6', '-']
-
-
 def test_several_cells_are_pooled_from_their_prompts():
   rows = [
     made.row(domain='a', unit_tokens=[4] * 6, unit_target_calls=[2] * 6),
@@ -113,10 +110,6 @@ def test_several_cells_are_pooled_from_their_prompts():
   ]
   shown = published.measured(rows, {'drafter': 'draft'}, Metric('t', 'tau'))
   assert shown.startswith(f'{78 / 18:.2f} [')
-  # Without the times of its batches a speed cannot be pooled.
-  timed = [row | {'speedup': 2.0, 'speedup_ci': [1, 3]} for row in rows]
-  found = published.measured(timed, {}, Metric('s', 'speedup'))
-  assert found == '-'
 
 
 def test_a_number_is_ours_by_the_definition_of_the_paper():
@@ -151,12 +144,6 @@ def test_acceptance_at_a_place_is_pooled_from_histograms():
   assert published.measured([made.row()], metric.cell, metric) == '-'
 
 
-def test_what_the_project_lacks_cannot_run():
-  x = CONFIGS['configs/papers.py:specdecpp']
-  with pytest.raises(ValueError, match='cannot run: the project has no policy'):
-    checks.check(x)
-
-
 def test_unknown_papers_and_tables_are_named():
   with pytest.raises(ValueError, match="no 'nobody'; choose from block"):
     published.read('nobody')
@@ -164,13 +151,6 @@ def test_unknown_papers_and_tables_are_named():
   x.table = 'Table 9'
   with pytest.raises(ValueError, match='its tables are Table 1, '):
     published.rows_of(x)
-
-
-def test_methods_without_a_cell_of_ours_are_said_to_be_missing():
-  said = 'are of methods not in the project'
-  board = CONFIGS['configs/papers.py:spec_bench/7b']
-  assert said in published.table_published(board, [])
-  assert said not in published.table_published(_table(), [])
 
 
 def test_the_cells_of_several_domains_are_taken_together():

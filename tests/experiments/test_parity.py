@@ -99,11 +99,14 @@ def test_shapes_that_are_too_far_apart_excuse_nothing():
 
 
 def test_a_text_that_ends_early_is_a_bug():
-  wrong = ways(models.draft_weights())
-  found = ties.explain(wrong, PROMPT, GREEDY, [1, 2], [1])
+  both = ways(models.draft_weights())
+  found = ties.explain(both, PROMPT, GREEDY, [1, 2], [1])
   assert found.position == 1
   assert found.tokens == (2, None)
   assert (found.margin, found.verdict) == (None, 'bug')
+  assert ties.first_difference([1, 2], [1, 2]) is None
+  with pytest.raises(ValueError, match='equal'):
+    ties.explain(both, PROMPT, GREEDY, [1], [1])
 
 
 def test_margins_are_of_processed_logits():
@@ -119,12 +122,6 @@ def test_margins_are_of_processed_logits():
   closed = sampling.make(1, 0.0, vocab_size=models.VOCAB, forbidden=(b,))
   found = ties.explain(ways(weights), PROMPT, closed, [a], [b])
   assert (found.margin, found.verdict) == (None, 'bug')
-
-
-def test_equal_texts_have_nothing_to_explain():
-  assert ties.first_difference([1, 2], [1, 2]) is None
-  with pytest.raises(ValueError, match='equal'):
-    ties.explain(ways(models.draft_weights()), PROMPT, GREEDY, [1], [1])
 
 
 def test_scores_are_those_of_the_loop():
@@ -185,36 +182,29 @@ def test_two_precisions_differ_by_ties_only(folder, tmp_path, capsys):
   assert summary.count('| tie') == found['ties'] + 1  # and the head
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures('kernel')
-def test_in_the_same_bits_a_wrong_rule_parts_no_operation(
-  folder, tmp_path, capsys
-):
+@pytest.mark.parametrize(
+  'exact', ['auto', pytest.param('bits', marks=pytest.mark.slow)]
+)
+def test_a_wrong_rule_is_a_bug(exact, folder, tmp_path, capsys, request):
+  """In the same bits it parts no operation."""
+  if exact == 'bits':
+    request.getfixturevalue('kernel')
   x = config(
     folder,
-    exact='bits',
-    verifiers=('tests.experiments.test_parity.ACCEPTS_ALWAYS',),
-    results=str(tmp_path / 'a'),
-  )
-  status, found, (row,) = run(x, capsys)
-  assert (status, found['ties']) == (1, 0)
-  parted = {(d['operation'], d['rows']) for d in row['differences']}
-  assert parted == {(parting.NOWHERE, None)}
-  *_, last = (tmp_path / 'a' / 'summary.md').read_text().splitlines()
-  assert last.endswith('bits first part in no operation (1 text).')
-
-
-def test_a_wrong_rule_is_a_bug(folder, tmp_path, capsys):
-  x = config(
-    folder,
+    exact=exact,
     verifiers=('tests.experiments.test_parity.ACCEPTS_ALWAYS',),
     results=str(tmp_path / 'a'),
   )
   status, found, rows = run(x, capsys)
-  assert status == 1
+  assert (status, found['ties']) == (1, 0)
   assert found['bugs'] == found['differences'] > 0
-  verdicts = [d['verdict'] for r in rows for d in r['differences']]
-  assert set(verdicts) == {'bug'}
+  differences = [d for r in rows for d in r['differences']]
+  assert {d['verdict'] for d in differences} == {'bug'}
+  if exact == 'bits':
+    parted = {(d['operation'], d['rows']) for d in differences}
+    assert parted == {(parting.NOWHERE, None)}
+    *_, last = (tmp_path / 'a' / 'summary.md').read_text().splitlines()
+    assert last.endswith('bits first part in no operation (1 text).')
   # The rows are kept, and so is the status.
   assert run(x, capsys) == (status, found, rows)
 
