@@ -93,11 +93,6 @@ def test_one_prompt_of_the_command_line(folder, capsys):
   found = last_line(capsys)
   assert found['prompts']['prompt']['available'] == 1
   assert found['refused'] == []
-  x.prompt = 'def f(x):\n  return x\n' * 20
-  refuse(x)
-  (reason,) = last_line(capsys)['refused']
-  assert reason.startswith('prompt has ')
-  assert 'max_new_tokens leaves 112 of the positions' in reason
 
 
 def test_a_mesh_is_planned_without_its_devices(folder, capsys):

@@ -25,12 +25,12 @@ from tests.support import tiny
 # The library: 20 positions, of the target or of what drafts for it.
 
 SHORT, LONG = table.build(5, 20), table.build(5, 512)
-OF_DRAFTERS = {
-  'chain': lm.make(SHORT, 2),
-  'tree': lm.make_tree(SHORT, (0, 0, 1)),
-  'cascade': cascade.make(SHORT, ngram.make(2), 2),
-  'cascade over a shorter one': cascade.make(LONG, lm.make(SHORT, 2), 2),
-}
+OF_DRAFTERS = (
+  lm.make(SHORT, 2),
+  lm.make_tree(SHORT, (0, 0, 1)),
+  cascade.make(SHORT, ngram.make(2), 2),
+  cascade.make(LONG, lm.make(SHORT, 2), 2),
+)
 
 
 def fit(spec, lengths, new, **options):
@@ -41,7 +41,14 @@ def fit(spec, lengths, new, **options):
   )  # fmt: skip
 
 
-def fits_at_20(spec, who):
+@pytest.mark.parametrize(
+  ('spec', 'who'),
+  [
+    (Spec(SHORT, plain.make(), verify.token), 'target'),
+    *((Spec(LONG, x, verify.recursive), 'drafter') for x in OF_DRAFTERS),
+  ],
+)
+def test_the_positions_of_the_target_and_of_drafters(spec, who):
   """Prompt and new tokens, whichever row they are of."""
   assert fit(spec, [15], 5).limit.tolist() == [20]
   assert fit(spec, [15, 1], [5, 19]).limit.tolist() == [20, 20]
@@ -49,15 +56,6 @@ def fits_at_20(spec, who):
     message = f'prompt {row} and .* make 21 tokens, but the {who} has 20 pos'
     with pytest.raises(ValueError, match=message):
       fit(spec, lengths, new)
-
-
-def test_the_positions_of_the_target():
-  fits_at_20(Spec(SHORT, plain.make(), verify.token), 'target')
-
-
-@pytest.mark.parametrize('name', OF_DRAFTERS)
-def test_the_positions_of_a_drafter(name):
-  fits_at_20(Spec(LONG, OF_DRAFTERS[name], verify.recursive), 'drafter')
 
 
 # A step writes K + 1 tokens behind a text, and a cascade what is drafted below.
@@ -100,14 +98,11 @@ def test_what_an_encoder_reads():
     fit(reads(LONG), [200], 19, source_slots=128)
 
 
-def test_tokens_of_the_vocabulary():
+def test_tokens_and_the_longest_sequence_of_a_checkpoint():
   prefill.check_prompts(SHORT.config, [[0, 4]])
   for token in (-1, 5):
     with pytest.raises(ValueError, match='prompt 1 has a token outside'):
       prefill.check_prompts(SHORT.config, [[0], [token]])
-
-
-def test_the_longest_sequence_of_a_checkpoint():
   assert conversion.limit_length(SHORT.config, 20) == SHORT.config
   with pytest.raises(ValueError, match='max_length = 21 is more than the 20'):
     conversion.limit_length(SHORT.config, 21)
@@ -136,11 +131,7 @@ def settings(new, **fields):
 
 @pytest.mark.parametrize(
   ('models', 'who'),
-  [
-    (described(), 'target'),
-    (described(20, 30), 'target'),
-    (described(30, 20), 'draft lm'),
-  ],
+  [(described(20, 30), 'target'), (described(30, 20), 'draft lm')],
 )
 def test_windows_and_new_tokens(models, who):
   windows = Prompts(length=15)
@@ -191,19 +182,17 @@ def test_a_prompt_of_the_command_line(encoder):
     load.read_prompts(settings(5, prompt='a' * (left + 1)), Letters(), models)
 
 
-# text, limit, how much of it is written, whether it was cut
-TEXTS = (
-  ('abcdef', 8, 6, False),  # with what is around it eight letters
-  ('abcdef', 9, 6, False),
-  ('abcdefg', 8, 6, True),
-  ('abcdefghijklm', 8, 6, True),
-  ('abcdef', 7, 5, True),
-  ('abcdef', 3, 1, True),
-  ('a', 3, 1, False),
+@pytest.mark.parametrize(
+  ('text', 'limit', 'kept', 'cut'),
+  [
+    ('abcdef', 8, 6, False),  # with what is around it eight letters
+    ('abcdef', 9, 6, False),
+    ('abcdefghijklm', 8, 6, True),
+    ('abcdef', 7, 5, True),
+    ('abcdef', 3, 1, True),
+    ('a', 3, 1, False),
+  ],
 )
-
-
-@pytest.mark.parametrize(('text', 'limit', 'kept', 'cut'), TEXTS)
 def test_a_text_is_cut_to_what_fits(text, limit, kept, cut):
   item = forms.Item('some', '<', text, '>')
   assert _fit(item, limit) == ((f'<{text[:kept]}>',), cut)

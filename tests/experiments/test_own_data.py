@@ -14,7 +14,6 @@ from specjax.bench.config import Prompts
 from specjax.drafters import lm, medusa
 from specjax.errors import UserError
 from specjax.training import (
-  examples,
   generated,
   optimize,
   schedules,
@@ -22,7 +21,7 @@ from specjax.training import (
 )
 from specjax.training.recipes import Examples, Heads, HeldOut, Optimization
 from tests.support import processes, tiny
-from tests.support.resumed import Killed, assert_equal_weights, killed, lines
+from tests.support.resumed import Killed, lines
 
 
 @pytest.fixture(scope='module')
@@ -64,17 +63,12 @@ def parts_of(x):
 
 
 @pytest.mark.slow
-def test_a_head_is_trained_on_answers_and_resumes_bit_for_bit(root, capsys):
+def test_a_head_is_trained_on_answers(root, capsys):
   train_heads.main(recipe(root, 'whole'))
   said = json.loads(capsys.readouterr().out.splitlines()[0])
   assert said['learned']['examples'] + said['held out']['examples'] == 36
-  with killed(examples, 'draw', 3):
-    train_heads.main(recipe(root, 'cut'))
-  train_heads.main(recipe(root, 'cut'))
-  assert_equal_weights(root / 'whole', root / 'cut')
-  whole, again = (lines(root / n / 'head.jsonl') for n in ('whole', 'cut'))
-  assert [x['loss'] for x in whole] == [x['loss'] for x in again]
-  assert set(whole[-1]['T=0']) == {'alpha', 'tau', 'examples'}
+  *_, last = lines(root / 'whole/head.jsonl')
+  assert set(last['T=0']) == {'alpha', 'tau', 'examples'}
   target = specjax.load(str(root / 'target'))
   drafter = medusa.load(target, str(root / 'whole/weights'))
   prompts = ['What is 1']

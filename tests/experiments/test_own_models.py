@@ -75,32 +75,28 @@ def test_they_answer_for_a_checkpoint():
   )
   other = checkpoints.fingerprint(f'load:{MODULE}.load_draft')
   assert checkpoints.fingerprint(path) != other
+  with pytest.raises(checkpoints.CheckpointError, match='dtype=float32'):
+    checkpoints.load(path, 'bfloat16')
+  with pytest.raises(checkpoints.CheckpointError, match='leave mesh out'):
+    checkpoints.load(path, 'float32', placement=object())
 
 
 @pytest.mark.parametrize(
-  ('says', 'changes'),
+  ('says', 'name'),
   [
-    ('fails: RuntimeError: no weights here', {'target': 'fails'}),
-    ('there is no such function', {'target': 'nothing'}),
-    ('is no function', {'target': 'VOCAB'}),
-    ('must return what specjax.Target.of returns', {'target': 'weights'}),
-    ('returns a model of specjax', {'target': 'ours'}),
-    ('weights is int8', {'weights': 'int8'}),
+    ('fails: RuntimeError: no weights here', 'fails'),
+    ('there is no such function', 'nothing'),
+    ('is no function', 'VOCAB'),
+    ('must return what specjax.Target.of returns', 'weights'),
+    ('returns a model of specjax', 'ours'),
+    ('weights is int8', 'load'),
   ],
 )
-def test_what_cannot_be_is_refused(says, changes):
-  if 'target' in changes:
-    changes = {'target': Checkpoint(load=f'{MODULE}.{changes["target"]}')}
+def test_what_cannot_be_is_refused(says, name):
+  weights = 'int8' if name == 'load' else 'auto'
+  x = experiment(target=Checkpoint(load=f'{MODULE}.{name}'), weights=weights)
   with pytest.raises(UserError, match=rf'target\.(path|load).*{says}'):
-    plan(experiment(**changes))
-
-
-def test_another_type_and_a_mesh_are_refused():
-  target = f'load:{MODULE}.load'
-  with pytest.raises(checkpoints.CheckpointError, match='dtype=float32'):
-    checkpoints.load(target, 'bfloat16')
-  with pytest.raises(checkpoints.CheckpointError, match='leave mesh out'):
-    checkpoints.load(target, 'float32', placement=object())
+    plan(x)
 
 
 def test_results_of_a_path_have_their_folder():
