@@ -109,9 +109,8 @@ def test_what_cannot_be_is_explained_by_nobody(tmp_path, monkeypatch, capsys):
 
   runner = types.SimpleNamespace(folder=folder, run=lambda: None)
   monkeypatch.setattr(explain, 'Explainer', lambda x, asked: runner)
-  monkeypatch.setattr(explain, 'narrow', lambda x: 2)
-  monkeypatch.setattr(explain, 'plan', lambda x: x)
-  monkeypatch.setattr(explain, 'whole_steps', lambda planned: planned)
+  for name in ('narrow', 'plan', 'whole_steps'):
+    monkeypatch.setattr(explain, name, lambda x: x)
   capsys.readouterr()
   explain.main(types.SimpleNamespace(quick=False, timed=True, device=''))
   out, said = capsys.readouterr()

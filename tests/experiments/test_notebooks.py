@@ -29,7 +29,6 @@ PAIR = """
 TARGET, DRAFT, DTYPE = 'tiny/target@main', 'tiny/draft', 'float32'
 GAMMAS, NEW_TOKENS, PROMPTS = (2,), 12, PROMPTS[:5]
 """
-
 # The programs of the other cells are those of a pair of the Hub.
 INSPECT = """
 _shell(f'{sys.executable} -m specjax inspect {flags}')
@@ -184,7 +183,8 @@ def test_without_that_release_the_latest_is_installed(
 
 def test_a_cell_that_fails_is_named(tmp_path):
   path = tmp_path / 'a.ipynb'
-  sources = {'one': 'x = 1', 'no': '1 / 0', 'shell': '!exit {x + 2}'}
+  shell = '%matplotlib inline\nif x % 2:\n  !exit \\\n    {x + 2}'
+  sources = {'one': 'x = 1', 'no': '1 / 0', 'shell': shell}
   made = [
     {'cell_type': 'code', 'metadata': {'tags': [tag]}, 'source': [source]}
     for tag, source in sources.items()
@@ -200,16 +200,6 @@ def test_a_cell_that_fails_is_named(tmp_path):
     notebooks.run_cells(
       path, skip_tags=('no', 'shell'), after={'one': "print('a' * 5000)"}
     )
-
-
-def test_lines_of_shell_and_notebook_become_calls():
-  source = 'if a:\n  !ls \\\n    {b}\n%matplotlib inline\nc = 5 % 2\n'
-  assert notebooks.translate(source).splitlines() == [
-    'if a:',
-    "  _shell(f'ls     {b}')",
-    'pass  # matplotlib inline',
-    'c = 5 % 2',
-  ]
 
 
 @pytest.mark.slow
