@@ -49,31 +49,28 @@ def test_committed_rows_can_be():
       assert sanity_checks.find(row) == []
 
 
-CASES = {
-  'alpha above 1': ({'alpha': 1.01}, 'alpha is 1.01, outside'),
-  'alpha below 0': ({'alpha': -0.01}, 'alpha is -0.01, outside'),
-  'acceptance': ({'acceptance': 1.2}, 'acceptance is 1.2, outside'),
-  'a position': ({'acceptance_by_position': [0.5, 1.5]}, 'is 1.5, outside'),
-  'coverage': ({'coverage': -1.0}, 'coverage is -1, outside'),
-  'tau below 1': ({'tau': 0.99}, r'tau is 0\.99, outside \[1, 3\]'),
-  'tau above gamma + 1': ({'tau': 3.01}, r'tau is 3\.01, outside \[1, 3\]'),
-  'one tau of several': (
-    {'tau': [1.5, 3.5], 'gammas': [1, 2], 'speedup': None, 'timed': False},
-    r'tau is 3\.5, outside \[1, 3\] of drafts 2 deep',
-  ),
-  'alpha is no number': ({'alpha': None}, 'alpha is not finite'),
-  'tau is no number': ({'tau': float('nan')}, 'tau is not finite'),
-  'an overlap': ({'unit_overlap': [4.0, None]}, 'unit_overlap is not finite'),
-  'no tokens/s': ({'tokens_per_second': 0.0}, 'tokens_per_second is 0.0'),
-  'endless tokens/s': (
-    {'baseline_tokens_per_second': float('inf')},
-    'baseline_tokens_per_second is inf',
-  ),
-  'no speed-up': ({'speedup': None}, 'speedup is None, not above 0'),
-}
-
-
-@pytest.mark.parametrize(('changes', 'words'), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'alpha': 1.01}, 'alpha is 1.01, outside'),
+    ({'alpha': -0.01}, 'alpha is -0.01, outside'),
+    ({'acceptance': 1.2}, 'acceptance is 1.2, outside'),
+    ({'acceptance_by_position': [0.5, 1.5]}, 'is 1.5, outside'),
+    ({'coverage': -1.0}, 'coverage is -1, outside'),
+    ({'tau': 0.99}, r'tau is 0\.99, outside \[1, 3\]'),
+    ({'tau': 3.01}, r'tau is 3\.01, outside \[1, 3\]'),
+    (
+      {'tau': [1.5, 3.5], 'gammas': [1, 2], 'speedup': None, 'timed': False},
+      r'tau is 3\.5, outside \[1, 3\] of drafts 2 deep',
+    ),
+    ({'alpha': None}, 'alpha is not finite'),
+    ({'tau': float('nan')}, 'tau is not finite'),
+    ({'unit_overlap': [4.0, None]}, 'unit_overlap is not finite'),
+    ({'tokens_per_second': 0.0}, 'tokens_per_second is 0.0'),
+    ({'baseline_tokens_per_second': float('inf')}, 'baseline_tokens_per_secon'),
+    ({'speedup': None}, 'speedup is None, not above 0'),
+  ],
+)
 def test_what_cannot_be_is_found(changes, words):
   (found,) = sanity_checks.find(timed(**changes))
   assert re.search(words, found)
