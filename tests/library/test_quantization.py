@@ -285,6 +285,15 @@ def pair(request, tmp_path):
 
 
 every = pytest.mark.parametrize('pair', FORMATS, indirect=True)
+three = pytest.mark.parametrize(
+  'pair', ['fp8', 'pack-zeros', 'awq'], indirect=True
+)
+
+
+def load_equal(pair, dtype='float32'):
+  """Asserts that both checkpoints are read as the same weights."""
+  few, floats = (checkpoints.load(path, dtype)[1] for path in pair)
+  jax.tree.map(np.testing.assert_array_equal, few, floats)
 
 
 def test_words_have_the_lowest_bits_first():
@@ -297,37 +306,10 @@ def test_words_have_the_lowest_bits_first():
 
 
 @every
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_weights_are_the_floats_that_they_stand_for(pair, dtype):
-  few, floats = (checkpoints.load(path, dtype)[1] for path in pair)
-  jax.tree.map(np.testing.assert_array_equal, few, floats)
-
-
-@pytest.mark.parametrize('pair', ['fp8', 'awq'], indirect=True)
-def test_arrays_at_hand_are_read_as_files_are(pair, request):
-  name = request.node.callspec.params['pair']
-  config = CONFIG | {'quantization_config': FORMATS[name][0]}
-  few = specjax.from_pytree(config, made(name)[0])
-  floats = specjax.from_pytree(CONFIG, made(name)[1])
-  jax.tree.map(np.testing.assert_array_equal, few.params, floats.params)
-
-
-def test_biases_of_zeros_need_no_place(tmp_path):
-  stored, _ = made('gptq')
-  config = {'quantization_config': GPTQ}
-  name = 'model.layers.0.self_attn.o_proj.bias'
-  plain = checkpoints.load(write(tmp_path / 'few', stored, config))[1]
-  biased = stored | {name: np.zeros(32, np.float16)}
-  again = checkpoints.load(write(tmp_path / 'few', biased, config))[1]
-  jax.tree.map(np.testing.assert_array_equal, again, plain)
-  biased[name][3] = 1
-  with pytest.raises(CheckpointError, match=name):
-    checkpoints.describe(write(tmp_path / 'few', biased, config))
-
-
-@every
-def test_a_part_is_a_part_of_the_whole(pair, request, monkeypatch):
-  monkeypatch.setattr(quantization, '_VALUES', 96)  # values at once
+def test_weights_are_the_floats_that_they_stand_for(pair, request, monkeypatch):
+  """All of them, and a part, which is read a few values at once."""
+  load_equal(pair)
+  monkeypatch.setattr(quantization, '_VALUES', 96)
   name = request.node.callspec.params['pair']
   config = {'quantization_config': FORMATS[name][0]}
   _, join = quantization.split(pair[0], config)
@@ -338,14 +320,39 @@ def test_a_part_is_a_part_of_the_whole(pair, request, monkeypatch):
     np.testing.assert_array_equal(tensors[key].read(cut), expected[cut])
 
 
-@every
+@three
 def test_a_fingerprint_is_that_of_the_floats(pair):
+  load_equal(pair, 'bfloat16')
   few, floats = map(checkpoints.fingerprint, pair)
   assert few == floats
   tensors = safetensors.numpy.load_file(pair[1] / 'model.safetensors')
   name = next(x for x in tensors if x.endswith('q_proj.weight'))
   write(pair[1], tensors | {name: 2 * tensors[name]}, {})
   assert checkpoints.fingerprint(pair[1]) != few
+
+
+@pytest.mark.parametrize('name', ['fp8', 'awq'])
+def test_arrays_at_hand_are_read_as_files_are(name):
+  config = CONFIG | {'quantization_config': FORMATS[name][0]}
+  few = specjax.from_pytree(config, made(name)[0])
+  floats = specjax.from_pytree(CONFIG, made(name)[1])
+  jax.tree.map(np.testing.assert_array_equal, few.params, floats.params)
+
+
+def test_biases_of_zeros_need_no_place(tmp_path):
+  stored, _ = made('gptq')
+  config = {'quantization_config': GPTQ}
+  name = 'model.layers.0.self_attn.o_proj.bias'
+  biased = stored | {name: np.zeros(32, np.float16)}
+  load_equal(
+    [
+      write(tmp_path / 'few', biased, config),
+      write(tmp_path / 'plain', stored, config),
+    ]
+  )
+  biased[name][3] = 1
+  with pytest.raises(CheckpointError, match=name):
+    checkpoints.describe(write(tmp_path / 'few', biased, config))
 
 
 @pytest.mark.parametrize('pair', TITLES, indirect=True)
@@ -379,10 +386,8 @@ def test_a_missing_tensor_is_named_with_its_file(pair, request):
     if name.endswith('scale'):
       name = name.removesuffix('scale')
     safetensors.numpy.save_file(rest, file)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=rf'{file}.*{name}'):
       checkpoints.describe(pair[0])
-    assert str(file) in str(caught.value)
-    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -407,20 +412,15 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
   path = write(
     tmp_path / 'few', tensors, {'quantization_config': FORMATS[name][0]}
   )
-  with pytest.raises(CheckpointError) as caught:
-    checkpoints.load(path)
   named = key if ending != 'qweight' else 'down_proj'
-  assert named in str(caught.value)
-  assert 'model.safetensors' in str(caught.value)
+  with pytest.raises(CheckpointError, match=rf'model\.safetensors.*{named}'):
+    checkpoints.load(path)
 
 
 @pytest.mark.parametrize(
   ('config', 'field'),
   [
-    *(
-      ({'quant_method': x}, x)
-      for x in ('bitsandbytes', 'hqq', 'aqlm', 'auto-round', 'modelopt')
-    ),
+    *(({'quant_method': x}, x) for x in ('bitsandbytes', 'auto-round')),
     ({'bits': 4}, 'quant_method'),
     ({'quant_method': ['fp8']}, 'quant_method'),
     (BLOCK | {'ignore': ['re:(']}, 'ignore'),
@@ -451,17 +451,15 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
     ),
   ],
 )
-@pytest.mark.parametrize('inside', [False, True])
-def test_what_is_not_read_is_refused_by_name(config, field, inside):
+def test_what_is_not_read_is_refused_by_name(config, field):
   attributes = {'quantization_config': config}
-  if inside:  # A model that sees images may have it beside its text.
-    attributes = {'text_config': attributes}
-  with pytest.raises(CheckpointError) as caught:
-    quantization.split(pathlib.Path('folder'), attributes)
-  message = str(caught.value)
-  assert field in message
-  assert 'checkpoint of floats' in message
-  assert not re.search('remove|delete|leave out', message)
+  # A model that sees images may have it beside its text.
+  for given in (attributes, {'text_config': attributes}):
+    with pytest.raises(
+      CheckpointError, match=f'{field}.*checkpoint of floats'
+    ) as caught:
+      quantization.split(pathlib.Path('folder'), given)
+    assert not re.search('remove|delete|leave out', str(caught.value))
 
 
 def test_listed_modules_stay_floats(tmp_path):
@@ -475,10 +473,7 @@ def test_listed_modules_stay_floats(tmp_path):
   for listed in ([*names], ['q_proj', 're:.*k_proj$'], []):
     config = BLOCK | {'modules_to_not_convert': listed}
     path = write(tmp_path / 'few', tensors, {'quantization_config': config})
-    _, params = checkpoints.load(path)
-    whole = write(tmp_path / 'floats', floats, {})
-    expected = checkpoints.load(whole)[1]
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    load_equal([path, write(tmp_path / 'floats', floats, {})])
   # What is listed and quantised all the same is no weight of the file.
   config = BLOCK | {'modules_to_not_convert': ['mlp.down_proj']}
   path = write(tmp_path / 'few', stored, {'quantization_config': config})
