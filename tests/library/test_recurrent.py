@@ -1,7 +1,6 @@
 """Layers with a state in place of attention: nothing rejected is in it."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ from specjax.drafters import cascade, lm, ngram, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import prefill, recurrent, transformer
-from specjax.models.check import check_model
 from specjax.models.config import GatedDelta, Mamba2, ShortConv
 from specjax.stats import fit_tests
 from specjax.types import Params, Spec
@@ -39,14 +37,6 @@ PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4, 5], list(range(10)) * 2]
 SETTINGS = 'T 1', 'T 1.5, top-k 2'
 
 
-def chain(model):
-  return lm.make(model, 3), verify.token
-
-
-def tree(model):
-  return lm.make_tree(model, (0, 0, 0, 1, 1, 2, 5)), verify.recursive
-
-
 @functools.cache
 def weights(model=MODEL, seed=0):
   shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -65,26 +55,27 @@ def params(model, other=0.1):
   return Params(weights(model), near)
 
 
-def run(model, drafter, rule, steps=99, parts=generate.PARTS, new_tokens=24):
-  spec, given = Spec(model, drafter, rule, ()), params(model)
-  values = sampling.make(len(PROMPTS), 0.0)
-  state = models.run(spec, given, PROMPTS, values, new_tokens=new_tokens)
-  return generate.generate(given, state, steps, spec=spec, parts=parts)
+TREE = 0, 0, 0, 1, 1, 2, 5
+WAYS = {
+  'mamba': lambda model: Spec(
+    model, lm.make_tree(model, TREE), verify.recursive
+  ),
+  'delta': lambda model: Spec(model, lm.make(model, 3), verify.token),
+}
 
 
-@functools.cache
-def plain_texts(model):
-  return models.new_tokens(run(model, plain.make(), verify.token))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('kind', 'way'), [('delta', chain), ('mamba', tree)])
-def test_the_state_is_that_of_reading_the_text(kind, way, float64):
-  model = MODELS[kind]
-  state = run(model, *way(model), steps=4, new_tokens=40)
-  accepted = np.asarray(state.counts.accepted).sum()
-  assert 0 < accepted < np.asarray(state.counts.tried).sum()
-  assert not np.asarray(state.done).any()
+@pytest.mark.parametrize(
+  'kind', ['mamba', pytest.param('delta', marks=pytest.mark.slow)]
+)
+def test_texts_and_states_are_those_of_plain_decoding(kind, float64):
+  """Inside a text the state is that of reading it."""
+  model, values = MODELS[kind], sampling.make(len(PROMPTS), 0.0)
+  given, spec = params(model), WAYS[kind](model)
+  state = models.run(spec, given, PROMPTS, values, new_tokens=24)
+  state = generate.generate(given, state, jnp.int32(3), spec=spec)
+  accepted = state.counts.accepted.sum()
+  assert 0 < accepted < state.counts.tried.sum()
+  assert not state.done.any()
   cache = transformer.open_cache(model, weights(model), *state.tokens.shape)
   again, _ = prefill.prefill(
     model, weights(model), state.tokens, state.length, cache
@@ -94,110 +85,14 @@ def test_the_state_is_that_of_reading_the_text(kind, way, float64):
   for kept, read in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
     assert np.abs(read).max() > 0.1
     np.testing.assert_allclose(kept, read, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-  ('kind', 'way'),
-  [('mamba', tree), pytest.param('delta', tree, marks=pytest.mark.slow)],
-)
-def test_texts_are_those_of_plain_decoding(kind, way, float64):
-  model = MODELS[kind]
-  assert models.new_tokens(run(model, *way(model))) == plain_texts(model)
-
-
-@pytest.mark.slow
-def test_a_sampled_row_is_the_row_alone(float64):
-  """Token for token; sums of a state may be rounded otherwise."""
-  model = MODELS['mamba']
-  given, spec = params(model, other=0.5), Spec(model, *tree(model), ())
-
-  def after_steps(rows):
-    values = sampling.make(len(rows), [(0.7, 1.0, 1.5, 1.0)[i] for i in rows])
-    prompts, options = [PROMPTS[i] for i in rows], {'slots': 128}
-    state = models.run(spec, given, prompts, values, rows, **options)
-    state = generate.generate(given, state, 6, spec=spec)
-    assert not state.done.any()  # The state of a finished row is of no text.
-    return state
-
-  together = after_steps(range(len(PROMPTS)))
-  texts = models.new_tokens(together)
-  assert len({*texts}) == len(PROMPTS)
-  assert 0 < together.counts.accepted.sum() < together.counts.tried.sum()
-  for i, text in enumerate(texts):
-    alone = after_steps([i])
-    assert models.new_tokens(alone) == [text]
-    both = map(caches.states, (together.cache, alone.cache))
-    for row, own in zip(*map(jax.tree.leaves, both), strict=True):
-      np.testing.assert_allclose(row[i], own[0], rtol=0, atol=1e-10)
-
-
-def one_more(cache, flight, path, start, count):
-  """A rejected row stays."""
-  return caches.commit(cache, flight, path, start, count + 1)
-
-
-def one_less(cache, flight, path, start, count):
-  return caches.commit(cache, flight, path, start, count - 1)
-
-
-def shifted(cache, flight, path, start, count):
-  """The convolution sees the token before."""
-  new = caches.commit(cache, flight, path, start, count)
-  return jax.tree.map(
-    lambda x: (
-      x._replace(last=jnp.roll(x.last, 1, 1)) if caches.is_state(x) else x
-    ),
-    new,
-    is_leaf=caches.is_state,
-  )
-
-
-def uncle(cache, flight, path, start, count):
-  """The rows behind the root, whichever were accepted."""
-  rows = jnp.broadcast_to(jnp.arange(path.shape[1]), path.shape)
-  new = caches.commit(cache, flight, rows, start, count)
-  right = caches.commit(cache, flight, path, start, count)
-  return jax.tree.map(
-    lambda x, y: x if caches.is_state(x) else y,
-    new,
-    right,
-    is_leaf=caches.is_state,
-  )
-
-
-BUGS = {bug.__name__: bug for bug in (one_more, one_less, shifted, uncle)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('kind', 'bug'), [*zip(itertools.cycle(MODELS), BUGS, strict=False)]
-)
-def test_a_wrong_state_changes_texts(kind, bug, float64):
-  """Texts, which the tests above compare, are those of another model."""
-  model, parts = MODELS[kind], generate.PARTS._replace(write=BUGS[bug])
-  found = models.new_tokens(run(model, *tree(model), parts=parts))
-  assert found != plain_texts(model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', [GatedDelta, Mamba2])
-def test_the_check_of_models_sees_a_tree_that_is_read_as_a_chain(
-  kind, monkeypatch, float64
-):
-  reads = recurrent._reads
-
-  def wrong(s, state, block, mask, total):
-    chain = jnp.tril(jnp.ones(mask.shape[1:], bool))
-    return reads(s, state, block, jnp.broadcast_to(chain, mask.shape), total)
-
-  model = models.tiny(13, 1, recurrent=kind((0,), 1, 2, 4, 4, kernel=1))
-  monkeypatch.setattr(recurrent, '_reads', wrong)
-  jax.clear_caches()  # What was traced of the function that is changed.
-  try:
-    with pytest.raises(ValueError, match='nodes of a tree'):
-      check_model(model, models.double(models.weights(model, 0)))
-  finally:
-    jax.clear_caches()
+  state = generate.generate(given, state, jnp.int32(99), spec=spec)
+  plainly = Spec(model, plain.make(), verify.token)
+  other = models.decoded(plainly, given, PROMPTS, values, new_tokens=24)
+  assert models.new_tokens(state) == models.new_tokens(other)
+  # A row that is filled again begins with no state.
+  refilled = models.pooled(spec, given, PROMPTS, [0.0] * 4, 24)
+  texts = [tuple(models.joined(x)) for x in refilled]
+  assert texts == models.new_tokens(other)
 
 
 @pytest.mark.slow
@@ -216,20 +111,6 @@ def test_the_law_of_the_text_is_that_of_plain_sampling():
   for setting, counts in seen.items():
     fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
     assert fit.p_value > 1e-4, setting
-  # It would see a rejected row that stays.
-  parts = generate.PARTS._replace(write=one_more)
-  wrong = tiny.sample(spec, 64, 8, seed=0, parts=parts)
-  fits = [fit_tests.fit(x.sum(1), tiny.plain[n]) for n, x in wrong.items()]
-  assert min(fit.p_value for fit in fits) < 1e-6
-
-
-@pytest.mark.slow
-def test_a_row_that_is_filled_again_begins_with_no_state(float64):
-  model = MODELS['mamba']
-  spec = Spec(model, *chain(model), ())
-  found = models.pooled(spec, params(model), PROMPTS, [0.0] * 4, 24)
-  texts = [tuple(models.joined(x)) for x in found]
-  assert texts == plain_texts(model)
 
 
 def test_of_layers_that_convolve_the_last_inputs_are_kept():
