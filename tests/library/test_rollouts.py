@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 
 import jax
 import numpy as np
@@ -42,11 +43,9 @@ def made(drafts=True, **changes):
                   **options)  # fmt: skip
 
 
-ARRAYS = 'tokens', 'length', 'ended', 'logprobs', 'raw_logprobs'
-
-
-def arrays(batch):
-  return [getattr(batch, name) for name in ARRAYS]
+arrays = operator.attrgetter(
+  'tokens', 'length', 'ended', 'logprobs', 'raw_logprobs'
+)
 
 
 def test_samples_share_one_read_and_are_those_of_reads_of_their_own(
@@ -114,7 +113,7 @@ def test_every_part_of_a_seed_makes_other_texts():
   assert len({rolled(PROMPTS, seed).tokens.tobytes() for seed in seeds}) == 5
 
 
-def test_weights_of_a_hundred_updates_compile_nothing(caplog):
+def test_weights_of_other_updates_compile_nothing(caplog):
   """And texts are those of the weights that were given last."""
   target, draft = pair()
   rolled = made(samples=2, new_tokens=3, rows=1)
@@ -124,9 +123,9 @@ def test_weights_of_a_hundred_updates_compile_nothing(caplog):
   rolled(PROMPTS[:1], (0, 0), target_params=weights)
   programs = generate.count_programs()
   with jax.log_compiles():
-    for update in range(100):
-      weights = scaled(target.params, 1 + update / 100)
-      own = scaled(draft.params, 1 - update / 200)
+    for update in range(4):
+      weights = scaled(target.params, 1 + update / 4)
+      own = scaled(draft.params, 1 - update / 8)
       given = {'target_params': weights, 'draft_params': own}
       last = rolled(PROMPTS[update % 4 :][:1], (0, update), **given)
   assert generate.count_programs() == programs
@@ -197,17 +196,12 @@ def test_wrong_sizes_are_named_before_anything_runs(field, changes):
     ('indices', {'indices': [1, 1, 2, 3]}),
     ('target_params', {'target_params': models.target_weights()}),
     ('draft_params', {'draft_params': models.target_weights()}),
+    (r'target_params\[.*float64', {'target_params': models.draft_weights()}),
   ],
 )
 def test_wrong_arguments_of_a_call_are_named(field, changes):
   with pytest.raises(ValueError, match=rf'^{field}\b'):
     made()(**{'prompts': PROMPTS} | changes)
-
-
-def test_weights_of_another_type_are_refused():
-  weights = jax.tree.map(lambda x: x.astype('bfloat16'), pair()[0].params)
-  with pytest.raises(ValueError, match=r'^target_params\[.*float64'):
-    made()(PROMPTS, target_params=weights)
 
 
 def test_weights_without_numbers_end_the_call():
