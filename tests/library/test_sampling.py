@@ -198,17 +198,6 @@ def test_any_temperature_is_that_of_the_reference(name, compiled):
     )
 
 
-def test_as_the_temperature_falls_the_largest_share_everything():
-  logits = jnp.array(LOGITS['ties'])
-  for temperature in (1e-9, 1e-20, 1.2e-38):
-    probs = probs_of(logits, values(temperature))
-    np.testing.assert_allclose(probs, [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], rtol=1e-6)
-  # At 0 the first of them has all.
-  np.testing.assert_array_equal(
-    probs_of(logits, values(0.0)), [0, 1, 0, 0, 0, 0]
-  )
-
-
 NO_LOGITS = {
   'NaN': (0.0, np.nan, 1.0),
   'infinite': (0.0, np.inf, 1.0),
