@@ -29,9 +29,7 @@ def with_zeros(params, attention, mlp):
   return changed
 
 
-SETS = [((0,), ()), ((), (1,)), ((1,), (0,)), ((0, 1), ()), ((1,), (0, 1))]
-
-
+SETS = [((0,), ()), ((1,), (0,)), ((1,), (0, 1))]
 EXPERTS = Experts(3, 2, width=8, dense=(0,))
 
 
@@ -39,8 +37,8 @@ EXPERTS = Experts(3, 2, width=8, dense=(0,))
   ('attention', 'mlp', 'options'),
   [
     *((*one, {}) for one in SETS),
-    (*SETS[2], {'parallel': True}),
-    (*SETS[4], {'experts': EXPERTS, 'layer_scale': True}),
+    (*SETS[1], {'parallel': True}),
+    (*SETS[2], {'experts': EXPERTS, 'layer_scale': True}),
   ],
   ids=str,
 )
