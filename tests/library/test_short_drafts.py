@@ -12,7 +12,7 @@ from specjax import sampling, verify
 from specjax.bench import costs
 from specjax.drafters import cascade, lm, ngram, suffix
 from specjax.drafters.shapes import policies
-from specjax.loop import counting, generate, scoring
+from specjax.loop import counting, scoring
 from specjax.models import layouts, prefill, transformer
 from specjax.types import Context, Draft, History, Params, Spec
 from tests.library.test_bits import VOCAB, made, texts_of
@@ -81,29 +81,23 @@ def test_rows_of_a_smaller_pass_have_the_same_bits(name):
 def texts(drafter, params, target, temperature):
   model, weights = target
   spec = Spec(model, drafter, verify.token)
-  state = generate.start(
-    Params(weights, params),
-    [[1, 2, 3, 1, 2], [4, 4, 4, 4], [5, 6]],
-    spec=spec,
-    new_tokens=30,
-    key=generate.row_keys(3, range(3)),
-    values=sampling.make(3, temperature),
-  )
-  state = generate.generate(Params(weights, params), state, 99, spec=spec)
+  prompts = [[1, 2, 3, 1, 2], [4, 4, 4, 4], [5, 6]]
+  state = models.decoded(
+    spec, Params(weights, params), prompts, sampling.make(3, temperature),
+    new_tokens=30, seed=3,
+  )  # fmt: skip
   counts = state.counts
   # The overlap is a sum whose order a compiler chooses.
   return state.tokens, counts._replace(overlap=counts.overlap.round(4))
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('name', ['ngram', 'policy', 'cascade'])
+@pytest.mark.parametrize('name', ['policy', 'cascade'])
 def test_texts_and_counts_are_those_of_whole_passes(name):
   target = made('four bits and layer norms')
   draft = models.tiny(VOCAB, 1)
   draft = layouts.to_native(draft, models.weights(draft, 1))
-  if name == 'ngram':
-    drafter, params = ngram.make(5), None
-  elif name == 'policy':
+  if name == 'policy':
     policy = policies.confidence(0.6)
     drafter, params = lm.make(draft[0], 5, policy), draft[1]
   else:
