@@ -1,7 +1,7 @@
 """Pieces of a text: those of `decode`, with where each token came from."""
 
 import dataclasses
-import itertools
+import functools
 
 import jax
 import numpy as np
@@ -24,8 +24,6 @@ def drafters(folder, target):
   return {
     'draft': specjax.drafters.lm.load(target, path),
     'tree': specjax.drafters.lm.load(target, path, widths=(2,)),
-    'lookup': specjax.drafters.ngram.load(target),
-    'plain': None,
   }
 
 
@@ -37,62 +35,51 @@ def pieces(target, drafter, prompt=PROMPT, **changes):
   return [*specjax.stream(target, drafter, prompt, **given(changes))]
 
 
-def joined(found, name):
-  return [*itertools.chain(*(getattr(piece, name) for piece in found))]
+REGEX = '[0-9]{2,4}( or [a-z]{3})?'
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-  ('name', 'temperature'),
+  ('name', 'options'),
   [
-    ('draft', 0.0),
-    ('draft', 0.9),
-    pytest.param('tree', 0.9, marks=pytest.mark.slow),
+    ('draft', {'temperature': 0.9, 'repetition_penalty': 1.1}),
+    slow('tree', {'temperature': 0.9}),
+    slow('draft', {'temperature': 1.0, 'regex': REGEX}),
   ],
 )
-def test_a_stream_is_the_text_of_decode(target, drafters, name, temperature):
-  options = {'temperature': temperature, 'seed': 3, 'repetition_penalty': 1.1}
+def test_a_stream_is_the_text_of_decode(target, drafters, name, options):
+  options = {'seed': 3, 'logprobs': 2} | options
   whole = specjax.decode(target, drafters[name], PROMPT, **given(options))
-  found = pieces(target, drafters[name], **options)
-  assert joined(found, 'tokens') == whole.tokens[0]
+  ids = np.array(target.tokenizer.encode(PROMPT))
+  found = pieces(target, drafters[name], ids, **options)
+  assert models.joined(found, 'tokens') == whole.tokens[0]
   assert ''.join(piece.text for piece in found) == whole.texts[0]
+  told = models.joined(found, 'logprobs')
+  for one, other in zip(told, whole.logprobs[0], strict=True):
+    np.testing.assert_allclose(one.value, other.value, atol=1e-5)
+    assert [x for x, _ in one.top] == [x for x, _ in other.top]
+  for piece in found:
+    parts = piece.tokens, piece.origins, piece.texts, piece.logprobs
+    assert len({*map(len, parts)}) == 1
   *rest, last = found
+  assert [told] == last.whole.logprobs
   assert not any(piece.finish or piece.whole for piece in rest)
-  assert last.finish == 'length'
+  assert last.finish == ('stop' if 'regex' in options else 'length')
   assert (last.whole.texts, last.whole.tokens) == (whole.texts, whole.tokens)
-  assert last.whole.ended == [False]
+  assert last.whole.ended == ['regex' in options]
   assert len(found) == whole.target_calls == last.whole.target_calls
   for mine, own in zip(last.whole.counts, whole.counts, strict=True):
     np.testing.assert_array_equal(mine, own)
 
 
-def test_each_token_has_its_origin_and_its_text(target, drafters):
-  found = pieces(target, drafters['lookup'], 'ab ab ab ab')
-  for piece in found:
-    assert len(piece.tokens) == len(piece.origins) == len(piece.texts)
-    *drafted, _ = piece.origins
-    assert set(drafted) <= {'accepted'}
-  names = joined(pieces(target, drafters['draft'], temperature=0.5), 'origins')
-  assert {*names} >= {'accepted', 'corrected'}
-  assert {*joined(pieces(target, None), 'origins')} == {'bonus'}
-
-
-@pytest.mark.slow
-def test_a_stream_keeps_to_a_language(target, drafters):
-  options = {'regex': '[0-9]{2,4}( or [a-z]{3})?', 'temperature': 1.0}
-  whole = specjax.decode(target, drafters['draft'], PROMPT, **given(options))
-  found = pieces(target, drafters['draft'], **options)
-  assert ''.join(piece.text for piece in found) == whole.texts[0]
-  assert found[-1].finish == 'stop'
-
-
 def test_prompts_of_any_length_share_the_programs_of_a_size(target, caplog):
   prompts = [[1] * size for size in (3, 40, 70)]
-  expected = [joined(pieces(target, None, x), 'tokens') for x in prompts]
+  expected = [models.joined(pieces(target, None, x), 'tokens') for x in prompts]
   pieces(target, None, prompts[0], slots=256)
   with jax.log_compiles():
     for prompt, tokens in zip(prompts, expected, strict=True):
       found = pieces(target, None, prompt, slots=256)
-      assert joined(found, 'tokens') == tokens
+      assert models.joined(found, 'tokens') == tokens
   assert 'Compiling' not in caplog.text
 
 
@@ -103,50 +90,33 @@ def test_what_ends_a_text_is_not_shown(target, drafters):
   found = pieces(ending, drafters['draft'])
   assert found[-1].finish == 'stop'
   assert found[-1].whole.ended == [True]
-  assert joined(found, 'tokens') == tokens[: first + 1]
+  assert models.joined(found, 'tokens') == tokens[: first + 1]
   text = target.tokenizer.decode(tokens[:first])
   assert ''.join(piece.text for piece in found) == text
   assert found[-1].texts[-1] == ''
 
 
 def test_a_stop_string_ends_a_text_wherever_it_is(target, drafters):
-  whole = specjax.decode(target, drafters['draft'], PROMPT, **given({}))
+  options = given({'logprobs': 1})
+  whole = specjax.decode(target, drafters['draft'], PROMPT, **options)
   text, tokens = whole.texts[0], whole.tokens[0]
+  assert [one.top[0][0] for one in whole.logprobs[0]] == tokens
   for begin in range(0, len(text) - 6, 5):
     stop = text[begin : begin + 5]
-    found = pieces(target, drafters['draft'], stop=['\0\0', stop])
+    found = pieces(target, drafters['draft'], stop=['\0\0', stop], logprobs=0)
     shown = ''.join(piece.text for piece in found)
     assert shown == text[: text.find(stop)]
     assert found[-1].finish == 'stop'
     assert found[-1].whole.texts == [shown]
-    mine = joined(found, 'tokens')
+    mine = models.joined(found, 'tokens')
     assert mine == tokens[: len(mine)] == found[-1].whole.tokens[0]
+    assert len(found[-1].whole.logprobs[0]) == len(mine)
     assert stop in target.tokenizer.decode(mine)
     if '\ufffd' not in stop:  # Which may be half a character, and waits.
       assert stop not in target.tokenizer.decode(mine[:-1])
-
-
-def test_a_single_stop_string_needs_no_list(target):
-  whole = specjax.decode(target, None, PROMPT, new_tokens=NEW).texts[0]
-  found = pieces(target, None, stop=whole[10])
-  assert found[-1].whole.texts == [whole[: whole.index(whole[10])]]
-
-
-def test_token_ids_are_a_prompt_too(target):
-  ids = target.tokenizer.encode(PROMPT)
-  expected = joined(pieces(target, None), 'tokens')
-  assert joined(pieces(target, None, ids), 'tokens') == expected
-  assert joined(pieces(target, None, np.array(ids)), 'tokens') == expected
-
-
-def test_a_stream_goes_no_further_than_it_is_asked(target, drafters, caplog):
-  pieces(target, drafters['draft'])
-  with jax.log_compiles():
-    found = specjax.stream(target, drafters['draft'], 'import os', **given({}))
-    assert len(next(found).tokens) > 0
-    found.close()
-    pieces(target, drafters['draft'], 'class Tree:', seed=7)
-  assert 'Compiling jit(loop)' not in caplog.text
+  # A single one needs no list.
+  found = pieces(target, drafters['draft'], stop=stop, logprobs=1)
+  assert found[-1].whole.texts == [shown]
 
 
 def test_numbers_that_are_none_are_said(target):

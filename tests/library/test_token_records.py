@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import specjax
 from specjax import sampling, verify
 from specjax.certify import tiny_models
 from specjax.drafters import lm, plain
@@ -16,7 +15,7 @@ from specjax.loop.token_records import Recording
 from specjax.models import table
 from specjax.requests import pool, request_sampling
 from specjax.types import Draft, Params, Spec, Verdict
-from tests.support import models
+from tests.support import models, papers_in_numpy
 
 SMALL, END = models.DRAFT, 10
 SPECS = {
@@ -28,11 +27,12 @@ SPECS = {
 }
 PROMPTS = [[1], [2, 3, 4], [4, 5] * 9, [7, 8]]
 NEW = [25, 1, 17, 25]
-# Stages change what is drawn, and nothing that is told.
-ASKED = {
+STAGES = {
+  'frequency_penalty': [0.0, 0.8, 0.0, -0.4],
   'temperature': [0.0, 1.0, 1.6, 0.7],
-  'top_k': 5,
-  'frequency_penalty': 0.8,
+  'top_k': [0, 0, 7, 0],
+  'top_p': [1.0, 0.8, 1.0, 0.9],
+  'min_p': [0.0, 0.0, 0.05, 0.0],
 }
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -41,23 +41,6 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 def params_of(wide=True):
   made = Params(models.weights(SMALL, 5), models.near(SMALL, 5, 0.6))
   return models.double(made) if wide else made
-
-
-def recorded(name, recording, stages, wide=True):
-  """Returns what was told of each row."""
-  values = sampling.make(4, vocab_size=models.VOCAB, **stages)
-  state = models.decoded(
-    SPECS[name], params_of(wide), PROMPTS, values, new_tokens=NEW,
-    recording=recording, seed=3,
-  )  # fmt: skip
-  return token_records.read(state)
-
-
-def decoded(name, count, wide=True):
-  """Tokens of each row, and what was told of them."""
-  rows = recorded(name, Recording(logprobs=count), ASKED, wide)
-  assert rows[0].origins == []
-  return [row.tokens for row in rows], [row.logprobs for row in rows]
 
 
 def of_a_full_pass(prompt, text, model=SMALL, params=None):
@@ -69,11 +52,6 @@ def of_a_full_pass(prompt, text, model=SMALL, params=None):
     logits = models.score(model, models.double(params), ids)
     logits = jax.nn.log_softmax(logits)[0]
   return np.asarray(logits)[len(prompt) - 1 :][: len(text)]
-
-
-def check_all(texts, rows, count, tolerance):
-  for prompt, text, found in zip(PROMPTS, texts, rows, strict=True):
-    check(prompt, text, found, count, tolerance)
 
 
 def check(prompt, text, found, count, tolerance, **options):
@@ -99,21 +77,43 @@ def check(prompt, text, found, count, tolerance, **options):
       assert one.value == values[ids.index(token)]
 
 
+def restated(prompt, text, frequency, *warps):
+  """Log-probabilities [n] of a text behind the stages, in numpy."""
+  found = []
+  for place, raw in enumerate(of_a_full_pass(prompt, text)):
+    logits = papers_in_numpy.process(
+      raw, prompt, text[:place], frequency_penalty=frequency
+    )
+    probs = papers_in_numpy.pipeline(logits, *warps)
+    found.append(np.log(probs[text[place]]))
+  return found
+
+
 @pytest.mark.parametrize(
   ('name', 'wide'), [('chain', True), slow('chain', False), slow('tree', True)]
 )
 def test_they_are_those_of_a_full_pass_over_the_text(name, wide):
-  """In float64 they are rounded once, to float32."""
+  """Of the raw softmax, and of the distribution behind all stages.
+
+  In float64 they are rounded once, to float32.
+  """
+  tolerance = 1e-6 if wide else 1e-5
   with jax.enable_x64(wide):
-    texts, rows = decoded(name, 4, wide)
-  assert sum(map(len, texts)) > 30
-  check_all(texts, rows, 4, 1e-6 if wide else 1e-5)
-
-
-@pytest.mark.slow
-def test_all_alternatives_may_be_told(float64):
-  texts, rows = decoded('chain', models.VOCAB)
-  check_all(texts, rows, models.VOCAB, 1e-6)
+    state = models.decoded(
+      SPECS[name], params_of(wide), PROMPTS,
+      sampling.make(4, vocab_size=models.VOCAB, **STAGES), new_tokens=NEW,
+      recording=Recording(True, 4, sampled=True), seed=3,
+    )  # fmt: skip
+    rows = token_records.read(state)
+  for i, (prompt, row) in enumerate(zip(PROMPTS, rows, strict=True)):
+    expected = restated(prompt, row.tokens, *(x[i] for x in STAGES.values()))
+    np.testing.assert_allclose(row.sampled, expected, atol=tolerance)
+    check(prompt, row.tokens, row.logprobs, 4, tolerance)
+  told = {x for row in rows for x in row.origins}
+  assert told == {*token_records.ORIGINS}
+  sampled = np.array([x for row in rows[1:] for x in row.sampled])
+  raw = np.array([x.value for row in rows[1:] for x in row.logprobs])
+  assert np.abs(sampled - raw).max() > 0.3
 
 
 def test_of_equal_tokens_the_first_ids_are_told():
@@ -132,65 +132,13 @@ def test_of_equal_tokens_the_first_ids_are_told():
   )
 
 
-@pytest.mark.slow
-def test_they_change_no_text(float64):
-  texts, _ = decoded('chain', 4)
-  assert decoded('chain', None)[0] == texts
-
-
 def test_nothing_is_recorded_that_is_not_asked_for():
   assert Recording().blank((2, 8)) is None
   assert Recording(origins=True).blank((2, 8)).logprobs is None
+  for count in (None, 0, 20):
+    assert Recording(logprobs=count).logprobs == count
   # One program for equal numbers.
   assert hash(Recording(True, np.int64(3))) == hash(Recording(True, 3))
-
-
-# The distribution that tokens are drawn from
-
-STAGES = {
-  'temperature': [0.0, 1.0, 1.6, 0.7],
-  'top_k': [0, 0, 7, 0],
-  'top_p': [1.0, 0.8, 1.0, 0.9],
-  'min_p': [0.0, 0.0, 0.05, 0.0],
-  'frequency_penalty': [0.0, 0.8, 0.0, -0.4],
-}
-
-
-def restated(prompt, text, temperature, top_k, top_p, min_p, frequency):
-  """Log-probabilities [n] of a text behind the stages, in numpy."""
-  found = []
-  for place, raw in enumerate(of_a_full_pass(prompt, text)):
-    logits = raw - frequency * np.bincount(text[:place], minlength=len(raw))
-    if not temperature:
-      found.append(0.0 if logits.argmax() == text[place] else -np.inf)
-      continue
-    probs = np.exp(logits / temperature)
-    probs /= probs.sum()
-    if top_k:
-      probs[probs < np.sort(probs)[-top_k]] = 0
-      probs /= probs.sum()
-    order = np.argsort(-probs)
-    kept = 1 + np.searchsorted(np.cumsum(probs[order]), top_p * (1 - 1e-12))
-    probs[order[kept:]] = 0
-    probs /= probs.sum()
-    probs[probs < min_p * probs.max()] = 0
-    found.append(np.log(probs[text[place]] / probs.sum()))
-  return found
-
-
-@pytest.mark.parametrize('name', ['chain', slow('tree')])
-def test_they_are_those_of_the_distribution_behind_all_stages(float64, name):
-  """Of tokens of every origin, and beside those of the raw softmax."""
-  rows = recorded(name, Recording(True, 0, sampled=True), STAGES)
-  for i, (prompt, row) in enumerate(zip(PROMPTS, rows, strict=True)):
-    expected = restated(prompt, row.tokens, *(x[i] for x in STAGES.values()))
-    np.testing.assert_allclose(row.sampled, expected, atol=1e-6)
-    check(prompt, row.tokens, row.logprobs, 0, 1e-6)
-  told = {x for row in rows for x in row.origins}
-  assert told == {*token_records.ORIGINS}
-  sampled = np.array([x for row in rows[1:] for x in row.sampled])
-  raw = np.array([x.value for row in rows[1:] for x in row.logprobs])
-  assert np.abs(sampled - raw).max() > 0.3
 
 
 @pytest.mark.parametrize(
@@ -282,41 +230,6 @@ def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
   options = {'model': model, 'params': params.target}
   check([0, 1], one.tokens, one.logprobs, 1, 1e-6, **options)
   assert min(one.value for one in one.logprobs) < -0.1
-
-
-# The door
-
-
-@pytest.mark.slow
-def test_a_stream_and_decode_tell_the_same(folder):
-  target = specjax.load(folder / 'target', max_length=96)
-  draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
-  options = {'gamma': 2, 'new_tokens': 12, 'temperature': 0.8, 'logprobs': 2}
-  whole = specjax.decode(target, draft, ['def f', 'x'], **options)
-  pieces = [*specjax.stream(target, draft, 'def f', **options)]
-  told_of = [one for piece in pieces for one in piece.logprobs]
-  assert all(len(x.logprobs) == len(x.tokens) for x in pieces)
-  assert pieces[-1].whole.logprobs == [told_of]
-  assert [*map(len, whole.logprobs)] == [*map(len, whole.tokens)]
-  for one, other in zip(told_of, whole.logprobs[0], strict=True):
-    np.testing.assert_allclose(one.value, other.value, atol=1e-5)
-    assert [x for x, _ in one.top] == [x for x, _ in other.top]
-  model = {'model': target.model, 'params': target.params}
-  for text, *told in zip(
-    ['def f', 'x'], whole.tokens, whole.logprobs, strict=True
-  ):
-    check(target.tokenizer.encode(text), *told, 2, 1e-5, **model)
-  (piece, *_) = specjax.stream(target, draft, 'def f', new_tokens=3)
-  assert piece.logprobs == []
-  cut = [
-    *specjax.stream(target, draft, 'def f', stop=whole.texts[0][4], **options)
-  ]
-  assert len(cut[-1].whole.logprobs[0]) == len(cut[-1].whole.tokens[0])
-
-
-@pytest.mark.parametrize('count', [None, 0, 20])
-def test_from_none_to_twenty_alternatives_may_be_asked_for(count):
-  assert Recording(logprobs=count).logprobs == count
 
 
 def test_more_alternatives_than_tokens_are_refused():
