@@ -6,7 +6,6 @@ every other way to the same logits agrees with it to 1e-10.
 
 import functools
 
-import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -138,16 +137,12 @@ def test_reading_and_stepping_is_the_full_pass(name):
   assert features[fed].all()
 
 
-def test_a_cache_of_several_blocks_is_walked():
-  length = np.array([3, 511, 514, 1020], np.int32)
-  tokens = words(4, 1024)
-  assert tokens.shape[1] > WHOLE
-  assert_pieces_agree(models.tiny(VOCAB, 2, max_positions=1024), tokens, length)
-
-
 def test_a_window_skips_blocks_of_the_cache():
-  """No row sees the first block, and the last one sees two of them."""
-  model = models.tiny(VOCAB, 2, max_positions=1536, windows=(90, 90))
+  """No row sees the first block, and the last one sees two of them.
+
+  The second layer has no window, and walks over all of them.
+  """
+  model = models.tiny(VOCAB, 2, max_positions=1536, windows=(90, None))
   length = np.array([700, 1020, 1026, 1100], np.int32)
   assert length.min() - 1 - 90 > WHOLE
   assert_pieces_agree(model, words(4, 1536), length)
@@ -170,22 +165,17 @@ def seen(model, place):
   return np.flatnonzero(np.abs(a - b).max(-1) > 1e-9).tolist()
 
 
-def test_a_narrowed_query_sees_the_end_and_the_first_tokens():
-  """But no more than its own window where it has one."""
+def test_a_query_sees_its_window_the_end_and_the_first_tokens():
+  """Where it is narrowed no more than its own window, where it has one."""
   narrowed = Narrowed(window=5, sinks=2)
   model = models.tiny(VOCAB, 1, narrowed=narrowed)
   own = models.tiny(VOCAB, 1, narrowed=narrowed, windows=(3,))
   wide = models.tiny(VOCAB, 1, narrowed=narrowed, windows=(9,))
-  assert seen(model, 7) == [7, 8, 9, 10, 11]
+  five = models.tiny(VOCAB, 1, windows=(5,))
+  assert seen(model, 7) == seen(five, 7) == [7, 8, 9, 10, 11]
   assert seen(model, 1) == list(range(1, 24))
   assert seen(own, 1) == [1, 2, 3]
   assert seen(wide, 1) == [1, 2, 3, 4, 5]
-
-
-def test_a_window_sees_so_many_tokens():
-  """One layer: a change of a token changes those within the window alone."""
-  model = models.tiny(VOCAB, 1, windows=(5,))
-  assert seen(model, 7) == [7, 8, 9, 10, 11]
 
 
 def test_a_window_that_no_text_fills_is_not_looked_at():
@@ -246,14 +236,13 @@ def test_logits_depend_on_the_chosen_experts_alone():
   params, token = weights(EXPERTS), np.array([[3]])
   ((((*chosen,),),),) = transformer.choose_experts(EXPERTS, params, token)
   assert len({*map(int, chosen)}) == 2
-  score = jax.jit(transformer.score, static_argnums=0)
-  expected = score(EXPERTS, params, token)
+  expected = models.score(EXPERTS, params, token)
+  layer = params['layer1']
   for spoilt in range(5):
-    layer = params['layer1']
-    mixture = layer['experts']
-    up = jnp.asarray(mixture['up']).at[spoilt].set(jnp.nan)
-    changed = params | {'layer1': layer | {'experts': mixture | {'up': up}}}
-    found = score(EXPERTS, changed, token)
+    up = jnp.asarray(layer['experts']['up']).at[spoilt].set(jnp.nan)
+    mixture = {'experts': layer['experts'] | {'up': up}}
+    changed = params | {'layer1': layer | mixture}
+    found = models.score(EXPERTS, changed, token)
     if spoilt in chosen:
       assert np.isnan(found).all()
     else:
@@ -278,49 +267,11 @@ def test_features_are_those_of_the_tokens_read():
   np.testing.assert_allclose(out.hidden, scaled, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize('name', MODELS)
-def test_the_future_is_not_seen(name):
-  model, params = MODELS[name], weights(MODELS[name])
-  tokens = words(4, 128)  # As above: one program.
-  changed = tokens.copy()
-  changed[:, 64:] = words(4, 64, seed=1)
-  a, b = (models.score(model, params, x) for x in (tokens, changed))
-  np.testing.assert_array_equal(a[:, :64], b[:, :64])
-  assert np.abs(a[:, 64:] - b[:, 64:]).max() > 0.1
-  # But the past is.
-  changed = tokens.copy()
-  changed[:, 0] = (tokens[:, 0] + 1) % VOCAB
-  c = models.score(model, params, changed)
-  assert np.abs(a[:, 127] - c[:, 127]).max() > 1e-6
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', MODELS)
 def test_the_check_of_other_code_finds_nothing(name):
   """Trees, ragged texts, slots beyond them, and blocks fed token by token."""
   check_model(MODELS[name], weights(MODELS[name]))
-
-
-def test_grouped_queries_are_repeated_heads():
-  """Two query heads on one key-value head: as if there were two equal ones."""
-  grouped, params = LLAMA, weights(LLAMA)
-  single = models.tiny(VOCAB, 2, num_kv_heads=2)
-
-  def repeat(layer):
-    q0, q1, k, v = np.moveaxis(layer['qkv']['w'][:, 0], 1, 0)
-    heads = [np.stack([q, k, v], 1) for q in (q0, q1)]
-    return layer | {'qkv': {'w': np.stack(heads, 1)}}
-
-  repeated = params | {
-    name: repeat(params[name]) for name in ('layer0', 'layer1')
-  }
-  tokens = words(4, 128)
-  np.testing.assert_allclose(
-    models.score(single, repeated, tokens),
-    models.score(grouped, params, tokens),
-    rtol=0,
-    atol=1e-10,
-  )
 
 
 def test_rotary_positions_are_relative():
@@ -408,7 +359,7 @@ LAYERS = {  # Each differs from layer to layer in one respect.
 
 
 @pytest.mark.parametrize('name', LAYERS)
-def test_layers_that_are_traced_once_differ_in_weights_alone(name, monkeypatch):
+def test_layers_that_are_traced_once_differ_in_weights_alone(name):
   model = models.tiny(VOCAB, 4, **LAYERS[name])
   params, tokens = models.weights(model, 0), jnp.arange(9)[None] % VOCAB
   mask, positions = transformer.causal(1, 9)
@@ -418,18 +369,6 @@ def test_layers_that_are_traced_once_differ_in_weights_alone(name, monkeypatch):
     length = jnp.zeros(1, jnp.int32)
     return pass_(params, tokens, positions, None, length, mask).hidden
 
-  wanted = hidden(True)
-  np.testing.assert_allclose(hidden(False), wanted, rtol=1e-5, atol=1e-5)
-  if name == 'alike':
-    assert [model.config.like(i) for i in range(4)] == [0] * 4
-    return
-  # The check sees layers that are taken for the first one.
-  monkeypatch.setattr(type(model.config), 'like', lambda self, layer: 0)
-  jax.clear_caches()
-  try:
-    found = hidden(False)
-  except (flax.errors.FlaxError, TypeError, ValueError):
-    return  # Its weights have other shapes.
-  finally:
-    jax.clear_caches()
-  assert np.abs(found - wanted).max() > 1e-3
+  np.testing.assert_allclose(hidden(False), hidden(True), rtol=1e-5, atol=1e-5)
+  alike = [model.config.like(i) for i in range(4)] == [0] * 4
+  assert alike == (name == 'alike')
