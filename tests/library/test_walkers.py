@@ -94,23 +94,19 @@ def drafted(request):
   return propose(SHAPES[request.param])
 
 
-def paths_of(draft, row):
-  paths = [()]
-  for token, parent in zip(draft.tokens[row], draft.parents[row], strict=True):
-    paths.append((*paths[parent], int(token)))
-  return paths
-
-
 def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
-  _, draft, _, _ = drafted
+  _, draft, memory, _ = drafted
+  # The walker was told the ancestors of every node.
+  block = memory.block[0] if isinstance(memory.block, tuple) else memory.block
+  assert (block >= 0).all()
   if draft.probs is None:
     best = papers_in_numpy.eagle_2(
       lambda path: TABLE[number(path)], DEPTH, 2, 7
     )
-    assert {*paths_of(draft, 0)} == {(), *best}
+    assert {*papers_in_numpy.paths(draft, 0)} == {(), *best}
     return
   for row in range(ROWS):
-    paths, seen = paths_of(draft, row), {}
+    paths, seen = papers_in_numpy.paths(draft, row), {}
     # Equal texts are one: what hangs below either is below the first.
     above = [paths.index(path[:-1]) for path in paths[1:]]
     assert draft.parents[row].tolist() == above
@@ -123,8 +119,13 @@ def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
       np.testing.assert_allclose(draft.probs[row, node], q / q.sum(), atol=1e-5)
 
 
-@pytest.mark.parametrize('tree', [{'widths': (2, 2)}, {'parents': (0, 0, 1)}])
-@pytest.mark.parametrize('more', [{'replacement': True}, {'hub': True}, {}])
+@pytest.mark.parametrize(
+  ('tree', 'more'),
+  [
+    ({'widths': (2, 2)}, {'replacement': True}),
+    ({'parents': (0, 0, 1)}, {'hub': True}),
+  ],
+)
 def test_a_tree_has_its_options_however_it_is_given(tree, more):
   made = shape.build(WALKER, 2, tree | more)
   parents = tree.get('parents', (0, 0, 1, 1, 2, 2))
@@ -180,12 +181,6 @@ def test_nodes_are_drawn_with_coins_of_their_own(name):
   assert misfit.p_value() > 1e-4 / len(TOGETHER)
 
 
-def test_a_walker_is_told_the_ancestors_of_every_node(drafted):
-  _, _, memory, _ = drafted
-  block = memory.block[0] if isinstance(memory.block, tuple) else memory.block
-  assert (block >= 0).all()
-
-
 def test_a_walker_is_told_the_rows_that_it_was_fed(drafted):
   """Whichever path was accepted; what was not fed is of no matter."""
   drafter, draft, memory, ctx = drafted
@@ -197,7 +192,7 @@ def test_a_walker_is_told_the_rows_that_it_was_fed(drafted):
         here = int(draft.parents[row, here - 1])
         rows.append(here)
       rows = rows[::-1]
-      texts = [number(paths_of(draft, row)[at]) for at in rows]
+      texts = [number(papers_in_numpy.paths(draft, row)[at]) for at in rows]
       fill = drafter.depth + 1 - len(rows)
       path[row] = [*rows, *rows[-1:] * fill]
       expected[row] = [*texts, *texts[-1:] * fill]

@@ -94,17 +94,11 @@ def sample(model, count, eos=()):
   return extend({(): 1.0}, model, count, eos)
 
 
-def accept(p, q, boost=1.0):
-  """min(1, p(x) / q(x)) for every x; `boost` plants an error."""
-  ratio = np.divide(p, q, out=np.zeros(len(p)), where=q > 0)
-  return np.minimum(1, boost * ratio)
-
-
-def leviathan(p, q, more, boost=1.0):
+def leviathan(p, q, more):
   """One step of speculative decoding, enumerated.
 
   Algorithm 1 of Leviathan et al., arXiv:2211.17192. `more` says of a drafted
-  text whether another token is drafted; the paper has no `boost` of p / q.
+  text whether another token is drafted.
 
   Returns:
     Probability of everything the step may emit: the accepted tokens and one
@@ -120,7 +114,7 @@ def leviathan(p, q, more, boost=1.0):
     if not more(text):
       end(text, weight * p(text))
       return
-    kept = q(text) * accept(p(text), q(text), boost)
+    kept = np.minimum(p(text), q(text))
     rejected = 1 - kept.sum()
     rest = np.maximum(p(text) - q(text), 0)
     if rest.sum():
@@ -252,6 +246,14 @@ def best_first(logits, nodes):
   return kept
 
 
+def paths(draft, row):
+  """The texts from the root to every row of one draft, all of which exists."""
+  found = [()]
+  for token, parent in zip(draft.tokens[row], draft.parents[row], strict=True):
+    found.append((*found[parent], int(token)))
+  return found
+
+
 def difference(a, b):
   """Largest difference of two distributions of texts."""
   return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
@@ -278,11 +280,3 @@ class Misfit:
 
   def p_value(self):
     return fit_tests.Fit(self.statistic, self.freedom).p_value
-
-
-def power(samples, pairs, level):
-  """Chance that `Misfit` at a level sees that samples are of another model.
-
-  Each pair has the distribution to be tested, and the one of the samples.
-  """
-  return fit_tests.power(samples, [outcomes(*pair) for pair in pairs], level)
