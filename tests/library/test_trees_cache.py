@@ -9,7 +9,6 @@ import pytest
 
 from specjax import trees
 from specjax.models import cache
-from tests.support import models
 
 ancestors = jax.jit(trees.ancestors)
 above = jax.jit(trees.above, static_argnums=2)
@@ -34,26 +33,20 @@ TREES = [
 
 
 @pytest.mark.parametrize('parents', TREES, ids=str)
-def test_depths_and_ancestors_are_those_of_the_paths_to_the_root(parents):
-  depth, mask = ancestors(jnp.array(parents, jnp.int32))
+def test_what_is_above_a_row_is_its_path_to_the_root(parents):
   rows = len(parents) + 1
   paths = [path_to_root(parents, row) for row in range(rows)]
+  given = jnp.array(parents, jnp.int32)
+  depth, mask = ancestors(given)
   assert depth.tolist() == [len(path) - 1 for path in paths]
   seen = [[j in path for j in range(rows)] for path in paths]
   assert mask.tolist() == seen
-
-
-@pytest.mark.parametrize('parents', TREES, ids=str)
-def test_tokens_above_are_those_of_the_path(parents):
-  paths = [path_to_root(parents, row) for row in range(len(parents) + 1)]
-  depth = max(map(len, paths))  # one more than any path needs
+  most = max(map(len, paths))  # one more than any path needs
   tokens = [7 * i % 5 for i in range(len(parents))]
-  found = above(
-    jnp.array(parents, jnp.int32), jnp.array(tokens, jnp.int32), depth
-  )
+  found = above(given, jnp.array(tokens, jnp.int32), most)
   for row, path in zip(found.tolist(), paths, strict=True):
     texts = [tokens[node - 1] for node in path[-2::-1]]
-    assert row == texts + [-1] * (depth - len(texts))
+    assert row == texts + [-1] * (most - len(texts))
 
 
 @pytest.mark.parametrize(
@@ -71,16 +64,6 @@ def test_slots_come_in_whole_blocks(slots, rounded, block):
   assert cache.round_slots(slots) == rounded
   assert cache.block_of(rounded) == block
   assert rounded % block == 0
-
-
-def test_an_empty_cache():
-  kept = cache.empty(models.TARGET.config, 3, 128, jnp.float32)
-  assert len(kept) == 2
-  for keys, values in kept:
-    assert keys.shape == (3, 1, 4, 128)
-    assert values.shape == (3, 1, 128, 4)
-    assert not keys.any()
-    assert not values.any()
 
 
 def numbered(rows, length, first):
