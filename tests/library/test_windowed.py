@@ -54,10 +54,6 @@ def propose(drafter, target, params, rows, outside=None):
   return drafter.propose(params, memory, ctx, keys)[0]
 
 
-def target_params():
-  return Params(models.target_weights(), None)
-
-
 def shaped(walker, tree):
   if tree:
     return static_tree.make(walker, TREE)
@@ -65,16 +61,24 @@ def shaped(walker, tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('sinks', 'tree'), [(0, False), (50, True)])
-def test_a_window_of_the_whole_text_is_none_bit_for_bit(sinks, tree):
-  whole = early_exit.walk(TARGET, TARGET.config.num_layers)
-  window = windowed.walk(TARGET, SLOTS, sinks)
-  assert TARGET.config.max_positions > SLOTS  # So that it is looked at.
-  ours, theirs = (
-    propose(shaped(walker, tree), TARGET, target_params(), texts())
-    for walker in (window, whole)
+@pytest.mark.parametrize('tree', [False, True])
+def test_a_window_of_the_whole_text_is_none_bit_for_bit(tree):
+  """Also of a family whose layers with windows turn at another pace."""
+  options = {} if tree else {'windows': (5, None), 'local_rope_theta': 50.0}
+  model = models.tiny(models.VOCAB, 2, **options)
+  model = variants.with_cache_attention(model, TARGET.config.attention)
+  params = Params(models.weights(model, 5), None)
+  assert model.config.max_positions > SLOTS  # So that it is looked at.
+  whole, window, narrow = (
+    propose(shaped(walker, tree), model, params, texts())
+    for walker in (
+      early_exit.walk(model, 2),
+      windowed.walk(model, SLOTS, 50 if tree else 0),
+      windowed.walk(model, 9, 3),
+    )
   )
-  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  jax.tree.map(np.testing.assert_array_equal, window, whole)
+  assert np.abs(narrow.probs - whole.probs)[3:].max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -92,8 +96,9 @@ def test_only_blocks_of_the_window_and_the_sinks_are_read(tree):
   inside = ((slot >= begin) & (slot < begin + most)) | (slot < first)
   assert inside.sum(1).max() <= window + sinks + 3 * rest
   drafter = shaped(windowed.walk(TARGET, window, sinks), tree)
+  params = Params(models.target_weights(), None)
   clean, spoiled = (
-    propose(drafter, TARGET, target_params(), (tokens, length), outside)
+    propose(drafter, TARGET, params, (tokens, length), outside)
     for outside in (inside & False, ~inside)  # One program.
   )
   jax.tree.map(np.testing.assert_array_equal, clean, spoiled)
@@ -159,22 +164,3 @@ def test_the_smaller_window_of_a_layer_wins():
   assert views == [(4, 0), (12, 3), (12, 0)]
   # What a layer is does not change with what it sees.
   assert [narrowed.window(i) for i in range(3)] == [4, None, 40]
-
-
-@pytest.mark.slow
-def test_drafts_of_a_target_with_windows_of_its_own():
-  """Of a family whose layers with windows turn at another pace."""
-  model = models.tiny(models.VOCAB, 2, windows=(5, None), local_rope_theta=50.0)
-  model = variants.with_cache_attention(model, TARGET.config.attention)
-  params = Params(models.weights(model, 5), None)
-  rows = texts()
-  whole, window, narrow = (
-    propose(chain.make(walker, DEPTH), model, params, rows)
-    for walker in (
-      early_exit.walk(model, 2),
-      windowed.walk(model, SLOTS, 3),
-      windowed.walk(model, 9, 3),
-    )
-  )
-  jax.tree.map(np.testing.assert_array_equal, window, whole)
-  assert np.abs(narrow.probs - whole.probs)[3:].max() > 1e-3
