@@ -40,8 +40,8 @@ def _top_two(q):
 
 
 @functools.cache
-def _drafter(depth, report=_drawn, coins=_one_coin_each, begin=_last):
-  """A chain from a table, behind the tokens [B] that `begin` gives.
+def _drafter(depth, report=_drawn, coins=_one_coin_each):
+  """A chain from a table, behind the last tokens [B].
 
   `probs` says what `report` makes of q, and coins are [B, K, 2].
   """
@@ -58,7 +58,7 @@ def _drafter(depth, report=_drawn, coins=_one_coin_each, begin=_last):
   def draft(params, ctx, key):
     batch = len(ctx.length)
     table = functools.partial(row, params.drafter)
-    tokens, probs = jax.vmap(table)(begin(ctx), coins(key, depth))
+    tokens, probs = jax.vmap(table)(_last(ctx), coins(key, depth))
     size = jnp.full(batch, depth, jnp.int32)
     return Draft(tokens, trees.chain(batch, depth), size, probs)
 

@@ -308,7 +308,7 @@ TARGET_TOKENS = vocabularies.tokens.Tokens(
 DRAFT_TOKENS = vocabularies.tokens.Tokens(
   10, dict(enumerate([*LETTERS[::-1], b'zz'])), special={9: '</s>'}, ends=(9,)
 )
-OTHER_TABLES, OVERLAP = vocabularies.tables.build(TARGET_TOKENS, DRAFT_TOKENS)
+OTHER_TABLES, _ = vocabularies.tables.build(TARGET_TOKENS, DRAFT_TOKENS)
 OTHER_DRAFT = tiny(10, 1)
 # Room for fewer pieces than some texts have.
 TIGHT = reading.Sizes(3, 1, 2)

@@ -64,14 +64,14 @@ def forget_loops() -> None:
     one.clear_cache()
 
 
-def write_data(folder: pathlib.Path, vocab: int = 2048) -> None:
+def write_data(folder: pathlib.Path) -> None:
   """What training reads: tokens of a corpus, and eight texts."""
   (folder / 'samples').mkdir(parents=True)
   rng = np.random.default_rng(0)
   streams = ('code', 'tests', 'documentation', 'structured')
-  tokens = {name: rng.integers(1, vocab, 400, np.uint16) for name in streams}
+  tokens = {name: rng.integers(1, 2048, 400, np.uint16) for name in streams}
   np.savez(folder / 'tokens.npz', **tokens)
-  texts = rng.integers(1, vocab, (8, 33), np.uint16)
+  texts = rng.integers(1, 2048, (8, 33), np.uint16)
   np.save(folder / 'samples' / '000000.npy', texts)
 
 
