@@ -89,10 +89,10 @@ def test_texts_and_states_are_those_of_plain_decoding(kind, float64):
   plainly = Spec(model, plain.make(), verify.token)
   other = models.decoded(plainly, given, PROMPTS, values, new_tokens=24)
   assert models.new_tokens(state) == models.new_tokens(other)
-  # A row that is filled again begins with no state.
-  refilled = models.pooled(spec, given, PROMPTS, [0.0] * 4, 24)
-  texts = [tuple(models.joined(x)) for x in refilled]
-  assert texts == models.new_tokens(other)
+  if kind == 'delta':  # A row that is filled again begins with no state.
+    refilled = models.pooled(spec, given, PROMPTS, [0.0] * 4, 24)
+    texts = [tuple(models.joined(x)) for x in refilled]
+    assert texts == models.new_tokens(other)
 
 
 @pytest.mark.slow
