@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import native, trees, verify
+from specjax import trees, verify
 from specjax.bench import ties
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
@@ -24,7 +24,6 @@ from specjax.models import (
   layouts,
   linear,
   prefill,
-  rotary,
   transformer,
   uniform,
 )
@@ -202,65 +201,6 @@ def test_rows_of_uniform_passes_have_them_too(name):
 def test_rows_of_whole_weights_do_not_have_them():
   steps = Steps(*made('float32', 'whole'))
   assert parted(steps, 3, 'float32', 'whole')
-
-
-def backwards(norm):
-  """Adds up rows from behind where there are several of a text."""
-
-  def compute(x, scale, *args, **more):
-    if x.shape[1] == 1:
-      return norm(x, scale, *args, **more)
-    return norm(x[..., ::-1], scale[::-1], *args, **more)[..., ::-1]
-
-  return compute
-
-
-def other_product(place):
-  """Adds the inputs of one of a layer's products, or of the head, backwards."""
-  usual, calls = native.product, []
-
-  def compute(x, blocks):
-    calls.append(place)
-    turn = len(calls) - 1
-    layer = turn // 4 < 2 and turn % 4 == place
-    if len(x) > len(LENGTHS) and (layer or turn == place == 8):
-      return usual(x[:, ::-1], blocks[:, ::-1])
-    return usual(x, blocks)
-
-  return compute
-
-
-def other_turns(positions, frequency, amplitude=1.0):
-  half = positions[..., None] * jnp.asarray(frequency / 2, positions.dtype)
-  sin, cos = jnp.sin(half), jnp.cos(half)
-  return 2 * sin * cos * amplitude, (cos * cos - sin * sin) * amplitude
-
-
-REORDERED = {
-  'the first map of the MLP': (native, 'product', other_product(2)),
-  'the head': (native, 'product', other_product(8)),
-  'norms': (native, 'norm', backwards(native.norm)),
-  'positions': (rotary, 'turns', other_turns),
-  'attention': (native, 'attends', lambda width, slots: False),
-}
-
-
-@pytest.fixture
-def traced_anew():
-  """Forgets what was traced of functions that a test changes."""
-  yield jax.clear_caches
-  jax.clear_caches()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('operation', REORDERED)
-def test_another_order_of_several_rows_is_seen(
-  operation, monkeypatch, traced_anew
-):
-  wanted('float32'), begun('float32')  # As they are.
-  monkeypatch.setattr(*REORDERED[operation])
-  traced_anew()
-  assert parted(Steps(*made('float32')), 5, 'float32')
 
 
 @pytest.mark.parametrize(
