@@ -15,7 +15,7 @@ from specjax.certify import cases, exact, laws, planted
 from specjax.drafters import cascade, early_exit, lm, ngram
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
-from specjax.models import cache_attention, table, variants
+from specjax.models import table
 from specjax.types import Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -177,38 +177,6 @@ def test_a_model_accepts_itself_at_every_level(float64):
 
 
 # The target itself in the middle, which reads a window of its own cache.
-
-WALKED = variants.with_cache_attention(DRAFT, cache_attention.walk(32, 8))
-TREES = lm.make_tree(DRAFT, (0, 0, 1))
-
-
-@pytest.mark.slow
-def test_a_target_in_the_middle_drafts_as_with_a_cache_of_its_own(float64):
-  """What a layer alone keeps of a text does not depend on what it sees."""
-  own = models.double(models.draft_weights())
-  other = models.double(models.near(DRAFT, 5))
-  narrow = variants.narrow(WALKED, 9, 2)
-  values = sampling.make(6, models.TEMPERATURES, frequency_penalty=0.5)
-  states = []
-  for shares, weights in ((True, other), (False, Params(own, other))):
-    drafter = cascade.make(narrow, TREES, 3, shares=shares)
-    spec = Spec(WALKED, drafter, verify.token)
-    params = Params(own, weights)
-    found = models.decoded(spec, params, models.PROMPTS, values, slots=128)
-    states.append(found)
-  ours, theirs = states
-  assert ours.drafter.cache == ()
-  assert 0 < ours.counts.accepted.sum() < ours.counts.tried.sum()
-  np.testing.assert_array_equal(ours.tokens, theirs.tokens)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, atol=1e-10),
-    ours.counts,
-    theirs.counts,
-  )
-  # It finds in the cache of the target what the other feeds once more.
-  (ours,), (theirs,) = ours.drafter.passes, theirs.drafter.passes
-  assert (ours <= theirs).all()
-  assert ours.sum() < theirs.sum()
 
 
 def loaded(inner, **options):
