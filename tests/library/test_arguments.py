@@ -101,17 +101,12 @@ eagle.load(HOST, PAIR('draft-64')) => draft-64 holds no eagle head: load
 
 lm.make(DRAFT, 0) => depth must be at least 1
 counts.make(0) => depth must be at least 1
-ngram.make(0) => must be at least 1, got (0, 3, 1, 1, 1)
-ngram.make(2, longest=0) => must be at least 1, got (2, 0
 ngram.make(2, shortest=4) => shortest is 4, but longest is 3
 ngram.make(2, places=0) => must be at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
 suffix.load(HOST, factor=0) => factor must be a positive number, such as 1
-suffix.load(HOST, longest=0) => longest must be a whole number of at least 1
 suffix.load(HOST, candidates='x') => candidates must be a whole number
-suffix.load(HOST, places=0) => places must be a whole number of at least 1
 recycling.load(HOST, candidates=0) => candidates must be a whole
-recycling.load(HOST, nodes='x') => nodes must be a whole number
 recycling.load(HOST, candidates=12) => candidates is 12, but the vocabulary
 recycling.load(HOST, nodes=3).make(4) => nodes is 3, but a draft of depth 4
 recycling.make(TARGET, 0) => must be at least 1
@@ -124,7 +119,6 @@ skip.load(HOST, skip=(0,), depth=3) => 'depth' is no option of
 skip.search(HOST, None, 4) => count is 4, ... choose fewer
 skip.search(HOST, None, 0) => count must be a whole number of at least 1
 skip.matches(HOST, TEXTS, (2,), ()) => but the layers of the target are 0 to 1
-skip.matches(HOST, TEXTS, (), (2, 3)) => but the layers of the target are 0 to 1
 skip.matches(HOST, [1, 2], (0,), ()) => tokens must be texts of one length
 skip.matches(HOST, [[1], [2, 3]], (0,), ()) => tokens must be texts of one len
 skip.matches(HOST, [[0.5]], (0,), ()) => integers [B, T] from 0 to 10
@@ -139,15 +133,11 @@ windowed.load(HOST, layers=1) => 'layers' is no option
 windowed.load(None) => target must be what specjax.load returns
 windowed.load(encoder_decoder()) => an encoder-decoder has none
 early_exit.load(HOST, layers=1, sinks=4) => sinks is 4, but without a window
-lm.load(HOST, PAIR('draft-64'), window=-1) => window must be ... at least 0
-lm.load(HOST, PAIR('draft-64'), sinks=1) => sinks is 1, but without a window
-eagle.load(HOST, 'nowhere', sinks=1) => sinks is 1, but without a window
 eagle.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
 lm.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
 mtp.load(HOST, window=9, sinks=512) => sinks must be ... below 512
 medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
 
-cascade.make(TABLE, CHAIN, 0) => depth must be at least 1, got 0
 cascade.make(TABLE, plain.make(), 2) => proposes nothing
 cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2) => reads layers (1,)
 cascade.make(TABLE, LEARNS, 2) => learns from its verdicts
@@ -206,23 +196,17 @@ medusa.load(HOST, 'x', tree=-1) => tree must be a whole number of at least 0
 
 policies.confidence(-0.1) => threshold must be in [0, 1]
 policies.confidence(1.5) => threshold must be in [0, 1]
-policies.confidence(math.nan) => threshold must be in [0, 1]
-policies.heuristic(0) => first must be a whole number of at least 1, got 0
 policies.heuristic(2.5) => first must be a whole number of at least 1, got 2.5
 policies.heuristic(2**31) => first must be a whole number of at least 1,
 policies.entropy(-0.1) => threshold must be finite and not negative
-policies.entropy(math.nan) => threshold must be finite and not negative
 policies.adaedl(first=1.5) => first, wanted and move must be in [0, 1]
-policies.adaedl(move=math.nan) => first, wanted and move must be in [0, 1]
 policies.learned(0, 0, math.inf, 0) => weights must be finite
 policies.learned(0, 0, 0, 0, 1.5) => risk must be in [0, 1]
 policies.bandit(-1) => cost and scoring must be finite and not negative
 policies.bandit(0.1, 0.1, 0) => lengths must be whole numbers of at least 1
-policies.bandit(0.1, 0.1, 2.5) => lengths must be whole numbers
 policies.expected(0, 0) => must be finite and not negative, nor both 0
 policies.expected(-0.1, 1) => must be finite and not negative
 policies.expected(math.inf) => must be finite and not negative
-policies.expected(fade=math.nan) => fade must be in [0, 1)
 policies.expected(fade=1.0) => fade must be in [0, 1)
 verify.lenience(0.0) => factor must be in (0, 1], got 0
 verify.lenience(1.5) => factor must be in
@@ -241,7 +225,6 @@ sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
 sampling.make(2, temperature=1.1e37) => temperature must be
 sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
 sampling.make(0) => batch must be a whole number of at least 1
-Recording(logprobs=-1) => logprobs must be a whole number
 Recording(logprobs=21) => logprobs must be a whole number
 specjax.load('/nowhere', layout='fast') => layout is 'fast': choose one of auto
 PAIR('draft-7b') => draft-128 ... target
@@ -260,7 +243,6 @@ theory.break_even_c(2.0, 0) => gamma must be at least 1, got 0
 theory.break_even_c(2.0, 3, 0.0) => v must be above 0, got 0.0
 metrics.predicted_speedup(2.0, 0.0, 0.0, 3) => cost of a step, must be above 0
 metrics.ratio([1, 2], [1]) => one length
-metrics.ratio([], []) => one length
 """
 TABLE = table.build(models.VOCAB)
 STOPS = policies.heuristic()

@@ -32,6 +32,9 @@ CASES = [
   (WALK, {'window': 50, 'sinks': 20}, 1e-12),
   (WALK, {'window': 200, 'sinks': 3}, 1e-12),
   (cache_attention.padded, {'window': 11, 'sinks': 3}, 1e-12),
+  # Large blocks that do not divide the cache.
+  (cache_attention.walk(64, 8), {}, 1e-12),
+  (cache_attention.walk(64, 8), {'window': 40}, 1e-12),
   # The fused softmax is one of float32.
   (FUSED, {}, 2e-6),
   (FUSED, {'window': 11, 'bias': True}, 2e-6),
@@ -113,12 +116,9 @@ def test_every_way_is_the_softmax_over_what_is_seen(
   np.testing.assert_allclose(found, expected, rtol=0, atol=error)
 
 
-def test_fused_attention_has_no_cap(data):
+def test_fused_attention_has_no_cap_and_reads_no_latents(data):
   with pytest.raises(ValueError, match='fused attention has no soft cap'):
     attend(data, LENGTH, cap=2.0, way=FUSED)
-
-
-def test_fused_attention_reads_no_latents():
   q, k, v = (jnp.zeros((1, 1, *x)) for x in ((2, 6), (2, 8), (8, 4)))
   with pytest.raises(ValueError, match='the model has latents'):
     FUSED(q, KV(k, v), attention.View(jnp.ones(1, jnp.int32)), None)
@@ -160,14 +160,6 @@ def test_the_walk_reads_what_is_seen_alone(data, lengths, window, sinks, read):
   found = attend((q, broken, flight), lengths, way=WALK, **options)
   padded = cache_attention.padded
   expected = attend(data, lengths, way=padded, **options)
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize('window', [None, 11, 40])
-def test_large_blocks_need_not_divide_a_cache(data, window):
-  walk = cache_attention.walk(64, 8)
-  found = attend(data, LENGTH, way=walk, window=window)
-  expected = attend(data, LENGTH, way=cache_attention.padded, window=window)
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
