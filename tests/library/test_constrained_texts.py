@@ -98,13 +98,9 @@ def test_each_prompt_has_its_own_constraint(drafted):
   [
     ({'regex': ['a']}, 'regex has 1 entries for 2 prompts'),
     ({'regex': 'a', 'json_schema': '{}'}, 'prompt 0 has both a regex and a js'),
-    ({'regex': 'a{9}', 'new_tokens': 2}, 'new_tokens is 2 for prompt 0'),
     ({'json_schema': {'type': {1}}}, 'json_schema must be a text or a schema'),
     ({'regex': 3}, 'regex must be a text, got int'),
-    ({'regex': b'a'}, 'regex must be a text'),
-    ({'regex': '(?=a)'}, 'look-around: write out'),
     ({'regex': 'a', 'constraint': [None, None]}, 'beside a regex or a json'),
-    ({'constraint': 'a'}, 'made by specjax.constraints'),
   ],
 )
 def test_wrong_constraints_are_refused(drafted, asked, message):

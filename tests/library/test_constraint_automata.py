@@ -129,13 +129,6 @@ def test_a_state_that_no_token_leads_on_from_is_left_out():
   assert automaton.follow([0, 1]) < 0
 
 
-def test_the_distance_is_the_fewest_tokens_to_the_end():
-  automaton = compiling.from_regex('it', '(a|b){7}', SMALL)
-  states = [automaton.follow([1] * n) for n in range(8)]
-  # 'aba', 'aba', 'b' and the end.
-  assert automaton.distance[states].tolist() == [4, 3, 3, 3, 2, 2, 2, 1]
-
-
 def test_several_tokens_end_a_text():
   two = dataclasses.replace(SMALL, ends=(8, 1))
   automaton = compiling.from_regex('it', 'ab?', two)
@@ -152,6 +145,8 @@ REGEXES = (
   '(?:yes|no|maybe)(?:, (?:yes|no|maybe)){0,3}', '[^"]*',
   'é[à-ü]{2,5}(?:日本|語)*', '(?i)return [a-z]+', '\\w{2,4} \\d+',
   '(?s).{0,20}',
+  # Brackets and escapes in classes are no syntax.
+  r'[]($^)\]a][^]b](?i:\(\$)\\',
 )  # fmt: skip
 SCHEMAS = {
   'loose': {
@@ -273,19 +268,14 @@ def test_tokens_of_a_regex_are_those_of_llguidance(pattern):
   assert sum(agrees(automaton, Llguidance(pattern), seed) for seed in range(5))
 
 
-@pytest.mark.parametrize('name', SCHEMAS)
-def test_tokens_of_a_schema_are_those_of_llguidance(name):
-  pattern, automaton = of_schema(name)
-  for seed in range(3):
-    agrees(automaton, Llguidance(pattern), seed)
-
-
 # What schemas make
 
 
 @pytest.mark.parametrize('name', SCHEMAS)
-def test_every_text_of_a_schema_validates(name):
-  _, automaton = of_schema(name)
+def test_texts_of_a_schema_validate_and_are_those_of_llguidance(name):
+  pattern, automaton = of_schema(name)
+  for seed in range(3):
+    agrees(automaton, Llguidance(pattern), seed)
   validator = jsonschema.Draft202012Validator(
     SCHEMAS[name], format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
   )
@@ -418,18 +408,14 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.minimum', type='integer', minimum=1.5),
     in_age('', type='integer', minimum=5, maximum=4),
     in_age('.type', type=['number', 'integer'], minimum=0),
-    in_age('.minLength', type='string', minLength='3'),
     in_age('.minLength', type='string', minLength=-1),
     in_age('.minLength', type='string', minLength=4, maxLength=3),
-    in_age('.content', type='string', contentEncoding='x'),
     in_age('.minimum', type='string', minimum=3),
     in_age('.format', type='string', format='email'),
     in_age('.pattern', type='string', pattern='.*'),
     in_age('.pattern', type='string', pattern='a\\sb'),
-    in_age('.pattern', type='string', pattern='a\\\\'),
     in_age('.pattern', type='string', pattern='^a|b$|^c'),
     in_age('.pattern', type='string', pattern='(?=a)a'),
-    in_age('.pattern', type='string', pattern='(a)\\1'),
     in_age('.pattern', type='string', pattern='[^\\d]'),
     in_age('.pattern', type='string', pattern='a++'),
     in_age('.pattern', type='string', pattern='[a-z&&b]'),
@@ -446,7 +432,6 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.type', type=[]),
     in_age('', type='array'),
     in_age('.uniqueItems', type='array', items=STRING, uniqueItems=True),
-    in_age('.contains', type='array', items=STRING, contains=STRING),
     in_age('.items', type='array', items=[STRING]),
     in_age('.items', type='array', prefixItems=[STRING], items=STRING),
     in_age('.prefixItems', type='array', prefixItems=[STRING], minItems=2),
@@ -461,7 +446,6 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.required[0]', **OBJECT, required=['b']),
     in_age('.minProperties', **OBJECT, minProperties=1),
     in_age('.maxProperties', **OBJECT, maxProperties=0),
-    in_age('.patternProperties', **OBJECT, patternProperties={}),
     in_age('.$ref', **{'$ref': '#'}),
     in_age('.$ref', **{'$ref': 'https://a/b'}),
     in_age('.$ref', **{'$ref': '#/$defs/x'}),
@@ -491,11 +475,9 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
       '.items.items',
     ),
     ('{"type": ', '$: it is no JSON'),
-    ('{"const": NaN}', '$: it is no JSON'),
     ({'const': object}, '$: it is no JSON'),
     ('[' * 100_000, '$: it is no JSON'),
     ('"string"', '$'),
-    in_age('.pattern', type='string', pattern=r'[^~~"]'),
     in_age('.pattern', type='string', pattern='[--c-e]'),
     in_age('.pattern', type='string', pattern='[a[b]'),
     ({'$ref': '#/$defs/a/-1', '$defs': {'a': [{'type': 'null'}]}}, '$.$ref'),
@@ -514,11 +496,8 @@ def test_a_schema_is_refused_with_its_field(schema, path):
   ('pattern', 'says'),
   [
     ('^a', "has '^', an anchor: leave it out"),
-    ('a$|b', "has '$', an anchor: leave it out"),
-    ('a(?=b)b', 'look-around'),
     ('(?<!a)b', 'look-around'),
     ('(a)\\1', 'back reference'),
-    ('(?P<x>a)(?P=x)', 'back reference'),
     ('\\ba', 'word boundary'),
     ('(?x)a b', 'the flag x'),
     ('a(', "a '(' without its ')'"),
@@ -536,23 +515,12 @@ def test_a_regex_is_refused_with_a_remedy(pattern, says):
   assert '\n' not in str(refused.value)
 
 
-def test_brackets_and_escapes_in_classes_are_no_syntax():
-  pattern = r'[]($^)\]a][^]b](?i:\(\$)\\'
-  automaton = over_embedded(pattern)
-  agrees(automaton, Llguidance(pattern), 0)
-
-
-@pytest.mark.parametrize(
-  'pattern', ['(((a{30}){30}){30}){30}', '(a|b)*a(a|b){25}']
-)
-def test_a_regex_that_takes_all_memory_is_refused(pattern):
-  with pytest.raises(ValueError, match='to compile: bound its repeats lower'):
+def test_a_regex_that_takes_all_memory_or_long_is_refused():
+  pattern = '(((a{30}){30}){30}){30}'
+  with pytest.raises(ValueError, match='GiB to compile: bound its repeats low'):
     bytewise.build('it', pattern, memory=200 << 20, seconds=20)
-
-
-def test_a_regex_that_takes_long_is_refused():
   with pytest.raises(ValueError, match=r'more than 0\.5 s to compile: bound'):
-    bytewise.build('it', '(((a{30}){30}){30}){30}', seconds=0.5)
+    bytewise.build('it', pattern, seconds=0.5)
 
 
 def test_a_table_that_is_large_is_refused(monkeypatch):
@@ -611,15 +579,12 @@ def saved(tmp_path, **changes):
   ('changes', 'says'),
   [
     ({'version': np.array(2)}, 'version 2, and this specjax reads 1'),
-    ({'version': None}, 'not a whole automaton'),
     ({'version': None, 'next': None}, 'not a whole automaton'),
-    ({'eos': None}, 'not a whole automaton'),
     ({'next': np.zeros(3, np.int16)}, 'shapes'),
     ({'next': np.zeros((3, 9), np.int32)}, 'not int16'),
     ({'next': np.full((4, 9), 4, np.int16)}, 'states beyond the 4'),
     ({'next': np.full((4, 9), -1, np.int16)}, 'from which no text ends'),
     ({'classes': np.full(9, 99, np.int16)}, 'classes beyond'),
-    ({'classes': np.full(9, -1, np.int16)}, 'classes beyond'),
     ({'eos': np.array([9])}, 'eos beyond'),
     ({'eos': np.zeros(0, int)}, 'no token ends'),
     ({'what': np.array(3)}, 'no text'),
@@ -675,42 +640,21 @@ def test_the_digest_tells_tokens_apart():
 # Sizes
 
 
-def many_tokens(size=131_072):
-  """Tokens like those of a large vocabulary."""
-  draws = np.random.default_rng(0)
-  letters = np.frombuffer(b' etaoinsrhldcumfpgwybvkxjqz', np.uint8)
-  texts = [bytes([b]) for b in range(256)]
-  texts += [b'"', b'": "', b'",', b'", "', b' {"', b'"}', b'[[', b'}]', b'00']
-  while len(texts) < size - 1:
-    length = int(draws.integers(2, 12))
-    kind = draws.random()
-    if kind < 0.8:
-      text = letters[draws.integers(0, 27, length)].tobytes()
-    elif kind < 0.9:
-      text = b'".{}:,-[]0123456789eE\\ntu'
-      text = bytes(draws.choice(list(text), length))
-    else:
-      text = draws.bytes(length)
-    texts.append(text)
-  return Tokens(size, dict(enumerate(texts)), ends=(size - 1,))
-
-
-def many_states():
-  """A schema of about a thousand states."""
-  names = [f'field_{n}' for n in range(24)]
-  text = {'type': 'string', 'maxLength': 10}
-  kinds = [text, {'type': 'integer'}, {'type': 'number'}, {'enum': ['a', 'bc']}]
-  return {
-    'type': 'object',
-    'properties': {name: kinds[n % 4] for n, name in enumerate(names)},
-    'required': names,
-  }
-
-
 @pytest.mark.slow
 def test_a_schema_of_a_thousand_states_over_131072_tokens():
-  known = many_tokens()
-  what, pattern = schemas.to_regex(many_states())
+  size, draws = 131_072, np.random.default_rng(0)
+  letters, marks = b' etaoinsrhldcumfpgwybvkxjqz', b'".{}:,-[]0123456789eE\\ntu'
+  texts = [bytes([b]) for b in range(256)]
+  for length in draws.integers(2, 12, size - 257):
+    some = letters if draws.random() < 0.8 else marks
+    texts.append(bytes(draws.choice(np.frombuffer(some, np.uint8), length)))
+  known = Tokens(size, dict(enumerate(texts)), ends=(size - 1,))
+  text = {'type': 'string', 'maxLength': 10}
+  kinds = [text, {'type': 'integer'}, {'type': 'number'}, {'enum': ['a', 'bc']}]
+  fields = {f'field_{n}': kinds[n % 4] for n in range(24)}
+  what, pattern = schemas.to_regex(
+    {'type': 'object', 'properties': fields, 'required': [*fields]}
+  )
   start = time.process_time()
   made = compiling.from_regex(what, pattern, known)
   spent = time.process_time() - start
