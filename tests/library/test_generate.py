@@ -67,10 +67,7 @@ def test_greedy_text_is_that_of_full_passes():
   for row, prompt, text in zip(best, models.PROMPTS, texts, strict=True):
     first = len(prompt)
     assert tuple(row[first - 1 : len(text) - 1].tolist()) == text[first:]
-
-
-def test_greedy_texts_are_worth_comparing():
-  texts = greedy('plain')
+  texts = greedy('plain')  # Which are worth comparing.
   assert len(set(texts)) == len(texts)
   assert any(text[-1] == 10 and len(text) < 40 for text in texts)
   assert any(len(text) == 40 for text in texts)
@@ -92,16 +89,11 @@ def test_counts_agree_with_one_another(name):
   counts = jax.device_get(state.counts)
   depth = counts.tried.shape[1]
   steps = counts.histogram.sum(1)
-  lengths = np.arange(depth + 1)
-  new = np.array([len(text) for text in models.new_tokens(state)])
-  np.testing.assert_array_equal(counts.tokens, new)
+  new = [len(text) for text in models.new_tokens(state)]
+  assert counts.tokens.tolist() == new
   # Steps that begin too near the limit are not counted: K at most.
   near = counts.target_calls - steps
   assert ((near >= 0) & (near <= depth)).all()
-  left = counts.tokens - counts.histogram @ (lengths + 1)
-  ended = np.array([text[-1] == 10 for text in models.new_tokens(state)])
-  # Behind the end of a text tokens may be accepted that are none of it.
-  assert ((left >= near - depth * ended) & (left <= depth)).all()
   # Position k was accepted in the steps that accepted more than k.
   longer = counts.histogram[:, ::-1].cumsum(1)[:, ::-1][:, 1:]
   np.testing.assert_array_equal(counts.accepted, longer)
@@ -117,18 +109,8 @@ def test_counts_agree_with_one_another(name):
   # Drafts are accepted neither always nor never.
   if depth:
     assert 0 < counts.accepted.sum() < counts.tried.sum()
-
-
-def test_a_chain_of_fixed_length_is_drafted_whole():
-  counts = sampled('lm').counts
-  depth = counts.tried.shape[1]
-  np.testing.assert_array_equal(counts.drafted, depth * counts.histogram.sum(1))
-  assert not counts.misses.any()
-
-
-def test_a_stop_drafts_less():
-  stopped = sampled('lm with a stop').counts
-  assert stopped.drafted.sum() < models.DEPTH * stopped.histogram.sum()
+  if name == 'lm with a stop':
+    assert counts.drafted.sum() < depth * steps.sum()
 
 
 # A loop that can be worked out by hand: tables of logits, at temperature 0.
@@ -212,25 +194,8 @@ def test_rows_worked_out_by_hand(row):
   assert counts.overlap == overlap
   assert counts.misses == 0
   assert state.done[row]
-
-
-def test_rows_without_finite_logits_stop_and_say_so():
-  state = hand_state()
-  prompts = [row[0] for row in HAND_ROWS]
-  lost = {(9,), (7,)}
-  assert state.finite.tolist() == [prompt not in lost for prompt in prompts]
-
-
-def test_a_row_without_finite_logits_leaves_the_others_alone():
-  prompts, new, *_ = zip(*HAND_ROWS, strict=True)
-  healthy = [p if p not in {(9,), (7,)} else (0,) for p in prompts]
-  state = hand_go(hand_start(healthy, new))
-  assert state.finite.all()
-  for i, prompt in enumerate(prompts):
-    if prompt == healthy[i]:
-      assert models.new_tokens(state)[i] == HAND_ROWS[i][2]
-      for one, other in zip(state.counts, hand_state().counts, strict=True):
-        np.testing.assert_array_equal(one[i], other[i])
+  # Rows without finite logits stop and say so.
+  assert state.finite[row] == (prompt not in {(9,), (7,)})
 
 
 @pytest.mark.parametrize('temperature', [0.0, 1e-20])
@@ -253,6 +218,7 @@ def test_a_row_without_a_law_stops_whoever_lacks_it(temperature):
 
 def test_single_steps_are_the_same_as_one_call():
   state = models.begin('lm')
+  assert_same(models.go('lm', models.copy(state), steps=0), state)
   for _ in range(100):
     if state.done.all():
       break
@@ -261,59 +227,7 @@ def test_single_steps_are_the_same_as_one_call():
   assert_same(state, sampled('lm'))
 
 
-def test_no_steps_change_nothing():
-  state = models.begin('lm')
-  assert_same(models.go('lm', models.copy(state), steps=0), state)
-
-
-def test_rows_that_have_finished_change_nothing():
-  new = [3, 40, 1, 40, 40, 2]
-  state = models.go('lm', models.begin('lm', new_tokens=new), steps=3)
-  done = np.flatnonzero(state.done)
-  assert {0, 2, 5} <= set(done)
-  assert not state.done.all()
-
-  def still(state):
-    rows = jax.tree.map(lambda x: np.asarray(x)[done], state.counts)
-    texts = models.new_tokens(state)
-    return [x.tolist() for x in rows], [texts[i] for i in done]
-
-  before, left = still(state), int(state.counts.tokens.sum())
-  after = models.go('lm', state)
-  assert still(after) == before
-  assert after.counts.tokens.sum() > left
-
-
-def test_limits_are_met_and_not_passed():
-  new = [1, 2, 3, 5, 8, 13]
-  state = models.go('lm', models.begin('lm', new_tokens=new))
-  lengths = [len(text) for text in models.new_tokens(state)]
-  ended = [text[-1] == 10 for text in models.new_tokens(state)]
-  for length, limit, end in zip(lengths, new, ended, strict=True):
-    assert length == limit or (end and length < limit)
-  assert lengths[0] == 1
-  # The texts are the beginnings of longer ones: a limit changes no token.
-  for text, longer in zip(
-    models.new_tokens(state), models.new_tokens(sampled('lm')), strict=True
-  ):
-    assert longer[: len(text)] == text
-
-
 # Programs
-
-
-def test_settings_and_prompts_compile_nothing_new(caplog):
-  prompts = [(i, i + 1, *range(i)) for i in range(6)]
-  models.go('lm', models.begin('lm'))
-  with jax.log_compiles():
-    state = models.begin(
-      'lm', [0.5] * 6, prompts, new_tokens=[9, 8, 7, 6, 5, 4]
-    )
-    models.go('lm', models.go('lm', state, steps=2), steps=5)
-    assert 'Compiling' not in caplog.text
-    # And what does compile is seen: another number of rows.
-    hand_go(hand_start([(0,)] * 3, 1))
-    assert 'Compiling jit(loop)' in caplog.text
 
 
 def test_a_generation_is_one_dispatch():
@@ -375,14 +289,9 @@ def test_a_drafter_is_told_the_text_as_it_is_behind_each_step():
 @pytest.mark.parametrize(
   'change',
   [
-    lambda draft, memory: None,
     lambda draft, memory: draft,
-    lambda draft, memory: [draft, memory],
     lambda draft, memory: (draft, memory, memory),
     lambda draft, memory: (memory, draft),
-    lambda draft, memory: (draft._replace(size=draft.size[:, None]), memory),
-    lambda draft, memory: (draft._replace(tokens=draft.probs), memory),
-    lambda draft, memory: (draft._replace(probs=draft.tokens), memory),
   ],
 )
 def test_what_is_no_draft_is_an_error_of_the_drafter(change):
@@ -408,6 +317,3 @@ def test_a_state_is_donated_and_its_sources_are_not():
   hand_go(state)
   assert all(x.is_deleted() for x in jax.tree.leaves(state))
   assert not any(x.is_deleted() for x in jax.tree.leaves((values, key, params)))
-
-
-# Mistakes of the caller
