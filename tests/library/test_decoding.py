@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import verify
 from specjax.loop import generate
 from tests.support import tiny
 
@@ -74,14 +73,6 @@ def test_texts_token_ids_and_a_single_text_are_the_same(target, draft):
   assert alone.texts == [target.tokenizer.decode(texts[0])]
 
 
-def test_every_row_may_have_its_own_length(target, draft):
-  out = decode(target, draft, new_tokens=[3, 7, NEW])
-  assert [len(tokens) for tokens in out.tokens] == [3, 7, NEW]
-  whole = decode(target, draft)
-  for short, long in zip(out.tokens, whole.tokens, strict=True):
-    assert short == long[: len(short)]
-
-
 def test_an_end_of_text_is_in_the_tokens_and_not_in_the_text(target, draft):
   whole = decode(target, draft).tokens[0]
   ending = dataclasses.replace(target, eos=(whole[4],))
@@ -92,20 +83,12 @@ def test_an_end_of_text_is_in_the_tokens_and_not_in_the_text(target, draft):
   assert out.texts == [target.tokenizer.decode(whole[:first])]
 
 
-@pytest.mark.slow
-def test_trees_and_other_rules_are_taken(folder, target, draft):
-  plain = decode(target, None).tokens
-  path = str(folder / 'draft')
-  tree = specjax.drafters.lm.load(target, path, widths=(2,))
-  assert decode(target, tree).tokens == plain
-  assert decode(target, draft, rule=specjax.verify.block).tokens == plain
-
-
 def test_a_second_call_compiles_nothing(target, draft):
   decode(target, draft, temperature=0.5, seed=1)
   before = generate.count_programs(), generate._prefill._cache_size()
   other = [prompt[:-1] for prompt in PROMPTS]
-  decode(target, draft, other, temperature=1.5, seed=2)
+  options = {'new_tokens': [3, 7, NEW], 'temperature': 1.5, 'seed': 2}
+  decode(target, draft, other, **options)
   after = generate.count_programs(), generate._prefill._cache_size()
   assert after == before
 
@@ -118,8 +101,6 @@ def test_weights_are_loaded_as_asked(folder):
     specjax.load(folder / 'target', dtype='int8')
   with pytest.raises(ValueError, match='is no directory'):
     specjax.load(folder / 'nowhere')
-  with pytest.raises(ValueError, match='path must be a directory or the name'):
-    specjax.load(None)
   with pytest.raises(ValueError, match='max_length must be a whole number'):
     specjax.load(folder / 'target', max_length='x')
 
@@ -136,7 +117,6 @@ def test_a_policy_is_no_name(folder, target):
     ({'drafter': 'lm'}, 'drafter must be what a loader returns'),
     ({'drafter': lambda t, d: d.make(2)}, 'or None for plain decoding'),
     ({'rule': 'block'}, r"such as specjax\.verify\.block, got str 'block'"),
-    ({'rule': verify.token, 'tree': True}, 'the rule does not fit the drafter'),
     ({'prompts': []}, 'prompts must be a text, or a list of'),
     ({'prompts': ['x', '']}, 'prompt 1 is empty'),
     ({'prompts': [[0.5]]}, 'prompt 0 must be a text or a list of token ids'),
@@ -144,36 +124,25 @@ def test_a_policy_is_no_name(folder, target):
     ({'gamma': 0}, 'gamma must be .* at least 1 and below 128, got int 0$'),
     ({'new_tokens': 0}, 'new_tokens must be a whole number of at least 1'),
     ({'new_tokens': [4, 4]}, 'new_tokens has 2 entries for 3 prompts'),
-    ({'new_tokens': [4, 2**31, 4]}, 'new_tokens must be .* below 2147483648'),
-    ({'new_tokens': 500}, 'the target has 128 positions: shorten one'),
-    ({'seed': -1}, 'seed must be a whole number of at least 0 and below'),
-    ({'temperature': -1.0}, 'temperature must be a number from 0 to 1e37'),
     ({'temperature': [0.0, 1.0]}, 'temperature must be one value or 3'),
-    ({'top_p': 2.0}, r'top_p must be in \(0, 1\]'),
     ({'temperature': None}, 'temperature must be a number from 0 to'),
     ({'tempreture': 1.0}, "no argument 'tempreture' .did you mean 'tempera"),
     ({'prompts': ['\ud800']}, 'prompt 0 is no text: character 0 is half'),
     *(({'stop': stop}, '^stop must be a text') for stop in ('', ['a', 3], 5)),
   ],
 )
-def test_what_is_wrong_gets_a_sentence(folder, target, draft, change, message):
+def test_what_is_wrong_gets_a_sentence(target, draft, change, message):
   change = dict(change)
   drafter = change.pop('drafter', draft)
   if callable(drafter):
     drafter = drafter(target, draft)
-  if change.pop('tree', False):
-    path = str(folder / 'draft')
-    drafter = specjax.drafters.lm.load(target, path, widths=(2,))
   with pytest.raises(ValueError, match=message):
     decode(change.pop('target', target), drafter, **change)
 
 
-@pytest.mark.parametrize('new_tokens', [40, [40, 9, 1]])
-def test_a_stop_string_ends_its_row_and_changes_no_other(
-  target, draft, new_tokens
-):
+def test_a_stop_string_ends_its_row_and_changes_no_other(target, draft):
   options = {'temperature': 0.9, 'seed': 3, 'logprobs': 1}
-  options['new_tokens'] = new_tokens
+  options['new_tokens'] = [40, 9, 1]
   whole = decode(target, draft, **options)
   stop = whole.texts[0][9:12]
   out = decode(target, draft, stop=['\0\0', stop], **options)
