@@ -383,7 +383,6 @@ def mixed(name):
 @pytest.mark.parametrize(
   ('name', 'kind', 'blocks'),
   [
-    ('llama', 'Q4_1', False),
     ('llama', mixed, True),
     ('qwen2', 'Q8_0', True),
     ('phi3', mixed, False),
@@ -398,6 +397,9 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
   form = WeightForm('stored', blocks=blocks)
   model, params = checkpoints.load(path, form=form)
   assert model.config.native == blocks
+  # What is no matrix has the type that is asked for.
+  _, halves = checkpoints.load(path, 'float16', form=form)
+  assert halves['norm']['scale'].dtype == np.float16
   small = [x for x in jax.tree.leaves(params) if x.dtype == np.int32]
   # Four of each layer, the table and the output layer, unless they are one.
   assert len(small) == 10 - (name == 'qwen2')
@@ -415,15 +417,12 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize(
-  'rounds', [True, pytest.param(False, marks=pytest.mark.slow)]
-)
-def test_texts_of_stored_bits(rounds, tmp_path):
+def test_texts_of_stored_bits(tmp_path):
   """Plain and speculative, with a draft in its bits, too."""
   path, _ = made(tmp_path, 'llama', mixed)
   prompts = [list(range(3, 9)), [5], [40, 2, 17]]
   options = {'new_tokens': 24, 'temperature': 0.0}
-  target = specjax.load(path, rounds=rounds)
+  target = specjax.load(path, rounds=True)
   assert target.layout == 'native'
   shapes = checkpoints.describe(path).shapes('float32', target.form)
   assert jax.tree.structure(shapes) == jax.tree.structure(target.params)
@@ -437,19 +436,6 @@ def test_texts_of_stored_bits(rounds, tmp_path):
   drafted = specjax.decode(target, draft, prompts, gamma=3, **options)
   assert drafted.tokens == plain.tokens
   assert drafted.tau > 1.2
-  if rounds:
-    return
-  whole = specjax.load(path, weights='floats')
-  floats = specjax.decode(whole, None, prompts, **options)
-  assert plain.tokens == floats.tokens
-
-
-@pytest.mark.usefixtures('float64')
-def test_what_is_no_matrix_has_the_type_that_is_asked_for(tmp_path):
-  path, _ = made(tmp_path, 'llama', mixed)
-  form = WeightForm('stored')
-  _, params = checkpoints.load(path, 'float64', form=form)
-  assert params['norm']['scale'].dtype == np.float64
 
 
 @pytest.mark.usefixtures('kernel')
@@ -550,57 +536,35 @@ def test_what_is_not_read_is_named(tmp_path):
   with pytest.raises(CheckpointError, match='one of 3 parts'):
     checkpoints.describe(part)
 
-  def describe(name, **options):
-    path, _ = made(tmp_path / name, name, **options)
-    return checkpoints.describe(path)
-
-  (tmp_path / 'phi3').mkdir()
-  (tmp_path / 'llama').mkdir()
-  (tmp_path / 'qwen2').mkdir()
-  with pytest.raises(CheckpointError, match='rope_factors_long'):
-    describe(
-      'phi3',
-      change=lambda w: w.add_tensor(
-        'rope_factors_long.weight', np.ones(8, np.float32)
-      ),
-    )
-  with pytest.raises(CheckpointError, match='rope_freqs'):
-    describe(
-      'llama',
-      keys={'rope.freq_base': 500_000.0},
-      change=lambda w: w.add_tensor(
-        'rope_freqs.weight', np.ones(8, np.float32)
-      ),
-    )
-  with pytest.raises(CheckpointError, match='block_count is 1000000'):
-    describe('qwen3', keys={'block_count': 10**6})
-  with pytest.raises(CheckpointError, match='ffn_gate_exps'):
-    describe(
-      'qwen2',
-      change=lambda w: w.add_tensor(
-        'blk.0.ffn_gate_exps.weight', np.ones(8, np.float32)
-      ),
-    )
-
 
 @pytest.mark.parametrize(
-  ('keys', 'named'),
+  ('name', 'keys', 'tensor', 'named'),
   [
-    ({'attention.sliding_window': 9}, 'llama.attention.sliding_window'),
-    ({'logit_scale': 0.5}, 'llama.logit_scale'),
-    ({'rope.dimension_count': 8}, 'llama.rope.dimension_count is 8'),
+    ('phi3', {}, 'rope_factors_long.weight', 'rope_factors_long'),
+    ('llama', {'rope.freq_base': 5e5}, 'rope_freqs.weight', 'rope_freqs'),
+    ('qwen2', {}, 'blk.0.ffn_gate_exps.weight', 'ffn_gate_exps'),
+    ('qwen3', {'block_count': 10**6}, '', 'block_count is 1000000'),
+    ('llama', {'attention.sliding_window': 9}, '', 'attention.sliding_window'),
+    ('llama', {'logit_scale': 0.5}, '', 'llama.logit_scale'),
+    ('llama', {'rope.dimension_count': 8}, '', 'rope.dimension_count is 8'),
+    # What says nothing new is read.
+    ('llama', {'rope.dimension_count': 16}, '', ''),
+    ('llama', {'attention.value_length': 16}, '', ''),
   ],
 )
-def test_a_key_that_is_not_read_is_refused(keys, named, tmp_path):
-  path, _ = made(tmp_path, 'llama', keys=keys)
+def test_a_key_or_tensor_that_is_not_read_is_refused(
+  name, keys, tensor, named, tmp_path
+):
+  def change(writer):
+    if tensor:
+      writer.add_tensor(tensor, np.ones(8, np.float32))
+
+  path, _ = made(tmp_path, name, keys=keys, change=change)
+  if not named:
+    checkpoints.describe(path)
+    return
   with pytest.raises(CheckpointError, match=re.escape(named)):
     checkpoints.describe(path)
-
-
-def test_keys_that_say_nothing_new_are_read(tmp_path):
-  keys = {'rope.dimension_count': 16, 'attention.value_length': 16}
-  path, _ = made(tmp_path, 'llama', keys=keys)
-  checkpoints.describe(path)
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
@@ -659,7 +623,7 @@ def test_a_header_that_lies_is_refused_before_it_is_read(
   assert '\n' not in str(refused.value)
 
 
-@pytest.mark.parametrize('seed', range(60))
+@pytest.mark.parametrize('seed', range(24))
 def test_a_damaged_file_is_read_or_refused(seed, tmp_path):
   """Cut, flipped and overwritten bytes: one line, or a model."""
   original = _file()
