@@ -1,4 +1,8 @@
-"""DFlash: its module beside numpy, its losses, and what is refused."""
+"""DFlash: its losses, and what is refused.
+
+Its module is compared with numpy in `test_published_blocks`, and training with
+drafting in `test_corrections`.
+"""
 
 import functools
 import math
@@ -12,51 +16,15 @@ from specjax.drafters import dflash
 from specjax.drafters.dflash.module import Head, Places, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
+from specjax.loop import generate
 from specjax.models import linear, prefill, transformer, variants
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
-from tests.support import heads_in_numpy, models
+from tests.support import models
 
 TARGET, HEAD, BLOCK = models.TARGET, models.DFLASH_HEAD, 5
 WIDTH = TARGET.config.width
 OWN = models.head_of(models.DFLASH, 0.3)
-
-
-def published(own):
-  """Our weights by their published names."""
-  tensors = {
-    'fc.weight': own['fuse']['w'].T,
-    'hidden_norm.weight': own['norm_context']['scale'],
-    'norm.weight': own['norm']['scale'],
-  }
-  for i in range(HEAD.sizes.layers):
-    layer = own[f'layer{i}']
-    k, v = (layer['kv']['w'][:, :, j].reshape(WIDTH, -1).T for j in range(2))
-    gate, up = (layer['up']['w'][:, j].T for j in range(2))
-    tensors |= {
-      f'layers.{i}.{name}.weight': w
-      for name, w in {
-        'self_attn.q_proj': layer['q']['w'].reshape(WIDTH, -1).T,
-        'self_attn.k_proj': k,
-        'self_attn.v_proj': v,
-        'self_attn.o_proj': layer['out']['w'].T,
-        'self_attn.q_norm': layer['q_norm']['scale'],
-        'self_attn.k_norm': layer['k_norm']['scale'],
-        'mlp.gate_proj': gate,
-        'mlp.up_proj': up,
-        'mlp.down_proj': layer['down']['w'].T,
-        'input_layernorm': layer['norm1']['scale'],
-        'post_attention_layernorm': layer['norm2']['scale'],
-      }.items()
-    }
-  return {name: np.asarray(w, np.float64) for name, w in tensors.items()}
-
-
-CONFIG = {
-  'num_attention_heads': 2, 'num_key_value_heads': 1, 'head_dim': 4,
-  'num_hidden_layers': HEAD.sizes.layers, 'rms_norm_eps': 1e-5,
-  'rope_theta': 10000.0,
-}  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -71,20 +39,6 @@ def features_of(text, taps=models.DFLASH.taps):
   padded = np.zeros((1, 64), np.int32)  # One program for all lengths.
   padded[0, : len(text)] = text
   return np.asarray(_features(padded, taps))[0, : len(text)]
-
-
-def expected(text, rows):
-  """Logits [rows - 1, V] behind a text, by numpy."""
-  weights = models.target_weights()
-  table = np.asarray(weights['embedding'], np.float64)
-  masks = np.repeat(np.asarray(OWN()['mask'])[None], rows - 1, 0)
-  block = np.concatenate([table[text[-1:]], masks])
-  before = features_of(text)[:-1]
-  before = before.reshape(len(before), before.shape[1] * WIDTH)
-  made = heads_in_numpy.dflash(
-    published(OWN()), CONFIG, before, block, len(text) - 1
-  )
-  return made[1:] @ np.asarray(weights['unembedding'], np.float64)
 
 
 def read(walker, tokens, length, own):
@@ -132,41 +86,6 @@ def check_along_a_text(walker, own, expected):
     state = commit(params, state, step.block, ctx, verdict, hidden)
 
 
-def test_the_module_is_that_of_the_paper():
-  walker = dflash.walk(HEAD, 4)
-  check_along_a_text(walker, OWN(), lambda text: expected(text, 4))
-
-
-def test_a_block_looks_both_ways_and_at_no_later_text():
-  walker = dflash.walk(HEAD, 4)
-  tokens, length = promises.texts(3)
-  tokens, length = tokens[2:], length[2:]
-  params, ctx, (state, block) = read(walker, tokens, length, OWN())
-  start, short = (jax.jit(dflash.walk(HEAD, n).start) for n in (4, 2))
-  said = start(params, state, block, ctx).block.logits
-  alone = short(params, state, block, ctx).block.logits
-  assert np.abs(said[:, 0] - alone[:, 0]).max() > 1e-3
-  behind = tokens.copy()
-  behind[0, length[0] :] = 7
-  params, ctx, (state, block) = read(walker, behind, length, OWN())
-  again = start(params, state, block, ctx).block.logits
-  np.testing.assert_array_equal(said, again)
-
-
-def test_training_sees_what_drafting_sees():
-  """A packed block says what a draft of the same length says there."""
-  tokens = promises.texts(2)[0][:, :20]
-  tokens[:] = np.random.default_rng(1).integers(0, models.VOCAB, tokens.shape)
-  params = Params(models.target_weights(), OWN())
-  hidden = np.stack([features_of(row) for row in tokens])
-  first = jnp.array([[0, 7, 15], [3, 4, 5]])
-  said = jax.jit(HEAD.say_many)(params, tokens, hidden, first).logits
-  for row, places in enumerate(first.tolist()):
-    for i, place in enumerate(places):
-      wanted = expected(tokens[row, : place + 1], BLOCK)
-      np.testing.assert_allclose(said[row, i], wanted, atol=1e-5)
-
-
 def test_a_mask_may_be_a_token_of_the_target():
   sizes = Sizes(models.DFLASH.taps, **models.DFLASH_SIZES, mask_token=3)
   own = {name: x for name, x in OWN().items() if name != 'mask'}
@@ -177,45 +96,31 @@ def test_a_mask_may_be_a_token_of_the_target():
   np.testing.assert_array_equal(
     ours[0], weights['embedding'][jnp.array([5, 3, 3])]
   )
+  learned = HEAD.embed(Params(weights, OWN()), jnp.array([5]), 3)[0]
+  expected = [weights['embedding'][5], OWN()['mask'], OWN()['mask']]
+  np.testing.assert_array_equal(learned, np.stack(expected))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('kernel')
-def test_weights_in_blocks_say_the_same():
+def test_weights_in_blocks_say_the_same(tmp_path):
   """In the layout of a CPU that decodes, and with a target in it."""
-  options = dict(
-    width=64, num_heads=4, head_dim=16, mlp_width=64, num_kv_heads=2
-  )
-  model = models.tiny(64, 2, **options)
-  sizes = {k: v for k, v in options.items() if k != 'width'}
+  sizes = dict(num_heads=4, head_dim=16, mlp_width=64, num_kv_heads=2)
+  model = models.tiny(64, 2, width=64, **sizes)
+  weights, probs = models.weights(model, 0), []
   trained = dflash.trainable(model, **sizes, block=4)
-  weights = models.weights(model, 0)
   own = trained.init(jax.random.key(0), weights)
-  blocked, laid = variants.to_native(model, weights)
-  one, other = (
-    Head(m, Sizes(trained.taps, **sizes, block=4)) for m in (model, blocked)
-  )
-  arranged = linear.to_native(own)
-  leaves = jax.tree.leaves(arranged, is_leaf=linear.is_native)
+  files.save(tmp_path / 'head', trained.config, own)
+  for target, params in (model, weights), variants.to_native(model, weights):
+    head = dflash.load(Target(target), tmp_path / 'head')
+    drafter, params = head.make(3), Params(params, head.params)
+    values, texts = promises.sampling.make(4), promises.texts(4)
+    ctx, memory = promises.fresh(drafter, params, *texts, values, None, target)
+    key = generate.row_keys(0, range(4))
+    probs.append(jax.jit(drafter.propose)(params, memory, ctx, key)[0].probs)
+  leaves = jax.tree.leaves(head.params, is_leaf=linear.is_native)
   assert sum(map(linear.is_native, leaves)) > 8
-  random = np.random.default_rng(0)
-  hidden = jnp.asarray(random.normal(size=(2, 6, 2, 64)), jnp.float32)
-  at = jnp.broadcast_to(jnp.arange(6), (2, 6))
-  used, tokens = jnp.array([6, 3]), jnp.array([4, 9])
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def say(head, params):
-    cache = head.read(params, hidden, at)
-    return head.say(params, tokens, used, cache, used, 4).logits
-
-  said = [
-    say(head, params)
-    for head, params in (
-      (one, Params(weights, own)),
-      (other, Params(laid, arranged)),
-    )
-  ]
-  np.testing.assert_allclose(*said, atol=1e-5)
+  np.testing.assert_allclose(*probs, atol=1e-5)
 
 
 # Training
@@ -265,14 +170,6 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
   assert len({*places}) > 3
 
 
-def test_windows_that_hold_no_block_are_refused():
-  seen = Seen(jnp.zeros((1, 4), int), jnp.zeros((1, 4, 2, 8)), None)
-  with pytest.raises(
-    ValueError, match='windows of 4 tokens hold no block of 5'
-  ):
-    models.DFLASH.loss(None, seen, jax.random.key(0))
-
-
 def test_guesses_are_counted_behind_the_prompt():
   tokens = jnp.asarray(promises.texts(3)[0][:, :16])
   params = Params(models.target_weights(), OWN())
@@ -291,7 +188,7 @@ def test_guesses_are_counted_behind_the_prompt():
 # What is refused
 
 
-def test_drafts_longer_than_the_block_are_refused(tmp_path):
+def test_drafts_and_windows_must_hold_a_block(tmp_path):
   files.save(tmp_path / 'head', models.DFLASH.config, OWN())
   loaded = dflash.load(Target(TARGET), tmp_path / 'head')
   assert loaded.make(4).depth == 4
@@ -299,3 +196,6 @@ def test_drafts_longer_than_the_block_are_refused(tmp_path):
     loaded.make(5)
   with pytest.raises(ValueError, match='nobody counted'):
     dflash.load(Target(TARGET), tmp_path / 'head', tree=4)
+  seen = Seen(jnp.zeros((1, 4), int), jnp.zeros((1, 4, 2, 8)), None)
+  with pytest.raises(ValueError, match='windows of 4 tokens hold no block'):
+    models.DFLASH.loss(None, seen, jax.random.key(0))
