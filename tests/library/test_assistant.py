@@ -205,17 +205,6 @@ def test_drafts_are_those_of_the_published_module(
   )  # fmt: skip
 
 
-def test_greedy_texts_are_those_of_the_target(target, tmp_path):
-  """Of 20 prompts of different lengths, by transformers."""
-  stored = family_outputs.load('gemma4_text')
-  draft = assistant.load(target, write(tmp_path / 'head', True), widths=(2, 2))
-  out = specjax.decode(
-    target, draft, stored.prompts, gamma=3, new_tokens=20, temperature=0.0
-  )
-  assert out.tokens == stored.texts
-  assert 0 < out.counts.accepted.sum() < out.counts.tried.sum()
-
-
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
@@ -13,11 +12,6 @@ from specjax.types import Params, Spec
 from tests.support import models
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6]]
-
-
-@pytest.fixture(autouse=True)
-def _double(float64):
-  """Every test of this file."""
 
 
 def decode(form):
@@ -37,20 +31,14 @@ def decode(form):
   return weights, state
 
 
-@pytest.fixture(scope='module')
-def texts():
-  with jax.enable_x64(True):
-    return decode(devices.CPU)[1].tokens
-
-
 def orders(tree):
   return [x.format.layout.major_to_minor for x in jax.tree.leaves(tree)]
 
 
-def test_the_form_of_a_tpu_decodes_the_same_texts(texts):
+def test_the_form_of_a_tpu_decodes_the_same_texts(float64):
   form = devices.FORMS['tpu']
   weights, state = decode(form)
-  np.testing.assert_array_equal(state.tokens, texts)
+  np.testing.assert_array_equal(state.tokens, decode(devices.CPU)[1].tokens)
   caches = state.cache, state.drafter.state
   # Heads of these models are narrow.
   assert orders(caches) == [(0, 1, 2, 3), (0, 1, 3, 2)] * 3

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.certify import drafter_trial, laws, planted
+from specjax.certify import drafter_trial, laws
 from specjax.drafters import counts, lm
 from specjax.loop import generate
 from specjax.types import Draft, Params, Spec
@@ -116,25 +116,6 @@ def test_stopped_drafts_have_every_length():
   assert sizes[0] == 0
 
 
-@functools.cache
-def wrong() -> dict[str, Draft]:
-  return planted.in_drafts(drafts('lm'), ROWS)
-
-
-@pytest.mark.parametrize(
-  ('bug', 'law'),
-  [
-    ('a drawn token is dropped for being unlikely', 2),
-    ('the likeliest token is drafted, q is reported', 6),
-    ('the probabilities are those of another text', 1),
-    ('every draft has the same coins', 6),
-  ],
-)
-def test_a_draft_that_breaks_a_promise_is_seen(bug, law):
-  assert drafter_trial.broken(drafts('lm'), ROWS, 1e-4) == 0
-  assert drafter_trial.broken(wrong()[bug], ROWS, 1e-12) == law
-
-
 def test_keeping_an_unlikely_token_and_stopping_breaks_none():
   draft = drafts('lm')
   q = np.take_along_axis(draft.probs, draft.tokens[..., None], 2)[..., 0]
@@ -216,7 +197,7 @@ def test_counts_back_off_to_single_tokens():
   np.testing.assert_allclose(after(3), single, rtol=1e-6)
 
 
-@pytest.mark.parametrize('successors', [0, 1, 3, 32])
+@pytest.mark.parametrize('successors', [0, 3])
 def test_counts_are_laws_after_every_token(successors):
   """After tokens that were never seen too, and in tiny vocabularies."""
   text = np.random.default_rng(0).integers(0, 5, 100)

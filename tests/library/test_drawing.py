@@ -83,7 +83,7 @@ def test_a_large_vocabulary_is_drawn_from_exactly(name, size):
   assert exact[drawn == 0].max(initial=0) < 1e-9
 
 
-@pytest.mark.parametrize('size', [1, 65, 1000])
+@pytest.mark.parametrize('size', [1, 1000])
 def test_a_small_vocabulary_is_drawn_from_exactly(size):
   for weights in (
     weights_of(size),
@@ -120,14 +120,6 @@ def misfit(drawn, groups, weights):
     {i: int(n) for i, n in enumerate(counts) if n}, dict(enumerate(probs))
   )
   return found
-
-
-@pytest.mark.parametrize('size', [5, 65, 1000])
-def test_draws_follow_the_weights(size):
-  weights = weights_of(size)
-  drawn = many(jax.random.key(size), jnp.asarray(weights, jnp.float32), 200_000)
-  found = misfit(drawn, np.arange(size), weights)
-  assert found.p_value() > 1e-4 / 5
 
 
 def test_draws_of_a_large_vocabulary_follow_the_weights():
