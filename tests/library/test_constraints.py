@@ -223,7 +223,7 @@ def test_forced_tokens_are_drafted_until_there_is_a_choice():
     assert draft.tokens[state, : draft.size[state]].tolist() == wanted
     lengths.append(len(wanted))
   assert {0, 1, 2} <= set(lengths)
-  free = ctx._replace(values=sampling.make(batch), history=sampling.History())
+  free = ctx._replace(sampling=sampling.make(batch), history=sampling.History())
   assert not propose(None, (), free, None)[0].size.any()
 
 

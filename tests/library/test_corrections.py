@@ -258,10 +258,13 @@ CHOOSING = {'dflash': dflash, 'medusa': medusa}
 @pytest.mark.parametrize('name', models.slow_unless(['dflash'], CHOOSING))
 def test_a_wide_beam_keeps_the_most_likely_beginnings(name, tmp_path):
   """Nodes that published heads choose at every step, as in DDTree."""
-  nodes, (module, written) = 8, CHOOSING[name]
-  loaded = module.load(
-    HOST, written(tmp_path / 'head'), beam=nodes, nodes=nodes
-  )
+  if name == 'dflash':
+    tensors = blocks.tensors_of('z-lab')
+    path = blocks.write(tmp_path / 'head', blocks.AUTHORS, tensors)
+  else:
+    path = blocks.write_authors(tmp_path / 'head', blocks.medusa_tensors())
+  nodes = 8
+  loaded = CHOOSING[name].load(HOST, path, beam=nodes, nodes=nodes)
   drafter = loaded.make(3)
   params = Params(models.target_weights(), loaded.params)
   tokens, length = promises.texts(4)
