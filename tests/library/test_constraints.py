@@ -209,8 +209,7 @@ def test_forced_tokens_are_drafted_until_there_is_a_choice():
     jnp.zeros((batch, 8), jnp.int32), jnp.ones(batch, jnp.int32), (),
     values_of([SECOND] * batch), sampling.History(state=jnp.arange(batch)),
   )  # fmt: skip
-  propose = forced.make(depth).propose
-  draft, _ = propose(None, (), ctx, None)
+  draft, _ = forced.make(depth).propose(None, (), ctx, None)
   lengths = []
   for state in states:
     wanted, here = [], state
@@ -223,8 +222,6 @@ def test_forced_tokens_are_drafted_until_there_is_a_choice():
     assert draft.tokens[state, : draft.size[state]].tolist() == wanted
     lengths.append(len(wanted))
   assert {0, 1, 2} <= set(lengths)
-  free = ctx._replace(sampling=sampling.make(batch), history=sampling.History())
-  assert not propose(None, (), free, None)[0].size.any()
 
 
 def test_forced_tokens_are_always_accepted(float64):
@@ -233,6 +230,15 @@ def test_forced_tokens_are_always_accepted(float64):
   assert counts.drafted[1] == 0 < counts.drafted[2]
   whole = (counts.histogram * jnp.arange(5)).sum(1)
   np.testing.assert_array_equal(whole, counts.drafted)
+
+
+def test_without_a_constraint_nothing_is_forced(float64):
+  values = sampling.make(2, 1.0)
+  params = params_of('forced')
+  spec = SPECS['forced']
+  state = models.decoded(spec, params, PROMPTS[:2], values, new_tokens=5)
+  assert state.counts.drafted.tolist() == [0, 0]
+  assert state.counts.target_calls.tolist() == [5, 5]
 
 
 def chain_of(tokens, loops=()):

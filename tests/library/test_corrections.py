@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from specjax import sampling
 from specjax.checkpoints.files import CheckpointError
-from specjax.drafters import dflash, medusa
+from specjax.drafters import dflash
 from specjax.drafters.dflash import training
 from specjax.drafters.dflash.module import Head, sizes_of
 from specjax.drafters.heads import published
@@ -25,7 +25,7 @@ from tests.library import test_dflash
 from tests.library import test_drafter_promises as promises
 from tests.library import test_published_blocks as blocks
 from tests.library.test_published_blocks import authors
-from tests.support import heads_in_numpy, models, papers_in_numpy
+from tests.support import heads_in_numpy, models
 
 TARGET, V, E = models.TARGET, models.VOCAB, blocks.E
 HOST, RANK = Target(TARGET), 3
@@ -250,39 +250,6 @@ def test_q_of_candidates_is_their_law_behind_temperature_and_cuts(tmp_path):
       p = np.where(np.isin(np.arange(V), kept), p, 0)
       np.testing.assert_allclose(q, p / p.sum(), atol=1e-5)
       assert (np.asarray(q) > 0).sum() == len(kept) <= CANDIDATES
-
-
-CHOOSING = {'dflash': dflash, 'medusa': medusa}
-
-
-@pytest.mark.parametrize('name', models.slow_unless(['dflash'], CHOOSING))
-def test_a_wide_beam_keeps_the_most_likely_beginnings(name, tmp_path):
-  """Nodes that published heads choose at every step, as in DDTree."""
-  if name == 'dflash':
-    tensors = blocks.tensors_of('z-lab')
-    path = blocks.write(tmp_path / 'head', blocks.AUTHORS, tensors)
-  else:
-    path = blocks.write_authors(tmp_path / 'head', blocks.medusa_tensors())
-  nodes = 8
-  loaded = CHOOSING[name].load(HOST, path, beam=nodes, nodes=nodes)
-  drafter = loaded.make(3)
-  params = Params(models.target_weights(), loaded.params)
-  tokens, length = promises.texts(4)
-  values = sampling.make(4, [0.0, 0.5, 1.0, 2.0])
-  ctx, memory = promises.fresh(drafter, params, tokens, length, values)
-  draft, memory = jax.jit(drafter.propose)(params, memory, ctx, None)
-  assert draft.probs is None  # Tokens are chosen.
-  deepest = 0
-  for row, logits in enumerate(np.asarray(memory.block[0].logits, np.float64)):
-    paths = [()]
-    for token, parent in zip(
-      draft.tokens[row].tolist(), draft.parents[row].tolist(), strict=True
-    ):
-      paths.append((*paths[parent], token))
-    best = papers_in_numpy.best_first(logits[:3], nodes)
-    assert {*paths[1:]} == {*best}
-    deepest = max(deepest, *map(len, best))
-  assert deepest > 1
 
 
 # Training
