@@ -10,6 +10,7 @@ import pytest
 from specjax import sampling, trees, verify
 from specjax.drafters import cascade, forced, lm, ngram, plain
 from specjax.loop import buffers, generate
+from specjax.requests import continuous
 from specjax.sampling import constrained
 from specjax.types import Context, Params, Spec
 from tests.support import automata, models
@@ -148,6 +149,18 @@ def test_texts_are_of_their_language_and_free_rows_are_free(name, float64):
     free, _ = decode(name, (None, None), (0, 1))
     assert texts[1] == free[1]
     assert FIRST.follow(free[0]) < 0
+
+
+@pytest.mark.slow
+def test_a_row_is_the_row_alone_also_where_rows_are_refilled(float64):
+  together, _ = decode('tree')
+  alone = [
+    decode('tree', (ROWS[i], SECOND), (i, 2))[0][0] for i in range(len(ROWS))
+  ]
+  assert together == alone
+  given = options('tree', ROWS, range(len(ROWS))) | {'rows': 2, 'group': 2}
+  refilled = continuous.decode(params_of('tree'), **given, chunk=3)
+  assert {one.prompt: one.tokens for one in refilled} == dict(enumerate(alone))
 
 
 def test_another_language_of_the_same_size_compiles_nothing(float64):
