@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling, trees, verify
+from specjax import sampling, trees
 from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
+from specjax.drafters.medusa import module
 from specjax.models import linear, prefill, transformer, variants
-from specjax.types import Params, Spec, Target
+from specjax.types import Params, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
 
@@ -42,9 +43,6 @@ def texts(rows=6, vocab=models.VOCAB):
   return tokens, np.arange(1, rows + 1, dtype=np.int32) * 3 - 2
 
 
-# Early exit
-
-
 def test_an_exit_is_the_model_of_its_layers(float64):
   """The usual draft is the first layer of the target."""
   target = models.double(models.target_weights())
@@ -58,29 +56,6 @@ def test_an_exit_is_the_model_of_its_layers(float64):
   np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_an_exit_after_all_layers_is_always_accepted(float64):
-  drafter = early_exit.load(HOST, layers=2).make(DEPTH)
-  spec = Spec(TARGET, drafter, verify.token)
-  params = Params(models.double(models.target_weights()), None)
-  models.always_accepted(spec, params)
-
-
-@pytest.mark.slow
-def test_an_adapter_of_zeros_changes_nothing():
-  trained = early_exit.trainable(TARGET, 1, 2)
-  own = trained.init(jax.random.key(0), None)
-  own['scale'] = models.target_weights()['norm']['scale']
-  target, rows = models.target_weights(), texts()
-  drafter = trained.drafter(DEPTH)
-  ours = propose(drafter, Params(target, own), *rows)
-  theirs = propose(drafter, Params(target, None), *rows)
-  np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-6)
-
-
-# EAGLE
-
-
 @functools.partial(jax.jit, static_argnums=2)
 def seen_by(target, tokens, taps):
   mask, at = transformer.causal(*tokens.shape)
@@ -89,12 +64,16 @@ def seen_by(target, tokens, taps):
 
 
 @pytest.mark.slow
-def test_training_sees_what_drafting_sees(float64):
+@pytest.mark.parametrize('join', ['linear', 'pair'])
+def test_training_sees_what_drafting_sees(join, float64):
   """Step j of the training-time test is the j-th token of a draft."""
-  sizes = Sizes(3, (0, 1), **models.SMALL, mlp_width=16)
-  head, walker = Head(TARGET, sizes), models.EAGLE_3_WALKER
+  options = models.SMALL | {'mlp_width': 16, 'join': join}
+  trained = eagle.trainable(TARGET, **options)
+  sizes = Sizes(3, (0, 1), **options)
+  head = Head(TARGET, sizes)
+  walker = eagle.walk(head)
   target = models.double(models.target_weights())
-  own = models.double(models.head_of(models.EAGLE_3, 0.3)())
+  own = models.double(models.head_of(trained, 0.3)())
   params = jax.tree.map(jnp.asarray, Params(target, own))
   target = params.target
   tokens = texts(2)[0][:, :12]
@@ -103,7 +82,7 @@ def test_training_sees_what_drafting_sees(float64):
   begin = 6  # Tokens that are known when drafting begins.
   padded = np.pad(tokens, ((0, 0), (0, 116)))
   length = np.full(2, begin, np.int32)
-  ctx, _ = read(models.EAGLE_3.drafter(4), params, padded, length)
+  ctx, _ = read(trained.drafter(4), params, padded, length)
   _, hidden = prefill.prefill(
     TARGET, target, padded, length, ctx.cache, sizes.taps
   )
@@ -120,40 +99,6 @@ def test_training_sees_what_drafting_sees(float64):
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_head_of_the_published_layout_is_trained_alike():
-  """Its losses fall as those of the usual join do."""
-  trained = eagle.trainable(TARGET, join='pair', **models.SMALL, mlp_width=16)
-  target = models.target_weights()
-  own = trained.init(jax.random.key(0), target)
-  assert own['layer']['qkv']['w'].shape[0] == 2 * TARGET.config.width
-  seen = seen_by(target, texts(2)[0][:, :12], trained.taps)
-
-  def loss(own):
-    return sum(trained.loss(Params(target, own), seen, None).values())
-
-  before, slope = jax.jit(jax.value_and_grad(loss))(own)
-  assert all(bool((x != 0).any()) for x in jax.tree.leaves(slope))
-  after = loss(jax.tree.map(lambda x, d: x - 0.05 * d, own, slope))
-  assert after < before
-
-
-@pytest.mark.slow
-def test_version_1_learns_the_next_feature():
-  """A head that says the very feature has no loss of features but the noise."""
-  target, trained = models.target_weights(), models.EAGLE_1
-  params = Params(target, models.head_of(trained, 0.3)())
-  seen = seen_by(target, texts(2)[0][:, :12], trained.taps)
-  losses = trained.loss(params, seen, jax.random.key(0))
-  other = trained.loss(params, seen, jax.random.key(1))
-  assert set(losses) == {'feature', 'token'}
-  assert losses['feature'] != other['feature']
-  # Its features are judged by the target's head: the same, shifted by one.
-  p = jax.nn.softmax(seen.logits[:, 1:])
-  entropy = -(p * jnp.log(p)).sum(-1).mean()
-  assert losses['token'] > 0.1 * entropy
-
-
 @pytest.mark.parametrize(
   ('layers', 'taps'), [(2, (0, 1)), (3, (0, 1, 2)), (4, (0, 2, 3))]
 )
@@ -166,9 +111,6 @@ def test_heads_read_the_first_the_middle_and_the_last_layer(layers, taps):
   assert [one.taps for one in made] == [taps, taps]
   first = eagle.trainable(target, 1, **models.SMALL, mlp_width=16)
   assert first.taps == (layers - 1,)
-
-
-# Medusa
 
 
 def test_fresh_heads_say_the_targets_next_token_distribution():
@@ -210,17 +152,33 @@ def test_the_most_accepted_tree_is_that_of_brute_force(nodes):
     depth.append(depth[parent] + 1)
   assert sum(found[1:]) == pytest.approx(best)
   assert depth[1:] == sorted(depth[1:])
-
-
-def test_guesses_keep_their_order_where_a_later_one_was_better():
+  # Guesses keep their order where a later one was better.
   assert trees.most_accepted([(0.5, 0.1, 0.3), (0.2, 0.1)], 4) == (0, 0, 0, 1)
 
 
-# Files
+OPTIONS = {'bias': True, 'unembedding': True}
+MEDUSA = medusa.trainable(TARGET, DEPTH, **OPTIONS)
+say = jax.jit(module.apply, static_argnums=(0, 3))
+
+
+@pytest.mark.parametrize('tied', [False, True])
+def test_fresh_output_layers_are_the_targets(tied):
+  target = models.tiny(models.VOCAB, 1, tied_embeddings=tied)
+  weights = target.init(jax.random.key(0))
+  features = jax.random.normal(jax.random.key(1), (2, TARGET.config.width))
+  trained = medusa.trainable(target, 2, **OPTIONS)
+  own = trained.init(None, weights)
+  said = say(target, Params(weights, own), features, module.USUAL)
+  wanted = target.head(weights, target.norm(weights, features))
+  for head in (0, 1):
+    np.testing.assert_allclose(said[:, head], wanted, atol=1e-5)
+  # Heads without options have no further weights.
+  assert models.MEDUSA.config == {'kind': 'medusa', 'count': 3}
+  assert {*models.MEDUSA.init(None, weights)} == {'residual'}
 
 
 TRAINED = {
-  'medusa': models.MEDUSA,
+  'medusa': MEDUSA,
   'eagle': models.EAGLE_3,
   'exit': models.EXIT,
   'dflash': models.DFLASH,
@@ -255,11 +213,8 @@ def test_a_head_is_read_as_it_was_saved(folder, name):
   target = Target(TARGET, fingerprint=lambda: 'right')
   loaded = LOADS[name](target, folder / name)
   ours = models.head_of(trained, 0.1)()
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6),
-    loaded.params,
-    ours,
-  )
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6)
+  jax.tree.map(close, loaded.params, ours)
   drafter = loaded.make(2)
   assert (drafter.depth, drafter.nodes) == (2, 2)
   assert loaded.make(2) == drafter  # Equal drafters share their programs.
@@ -277,20 +232,14 @@ def test_a_tree_follows_the_measured_accuracies(folder):
 @pytest.mark.parametrize(
   ('path', 'options', 'message'),
   [
-    (
-      '{name}',
-      {'fingerprint': lambda: 'wrong'},
-      'was trained for another target',
-    ),
-    ('nothing', {}, 'is missing: give the directory of a trained'),
+    ('{name}', {'fingerprint': lambda: 'wrong'}, 'for another target'),
+    ('nothing', {}, 'is missing: give'),
     ('{other}', {}, 'holds no '),
     ('{name}', {'width': 3}, "'width' is no option of this drafter"),
     ('{name}', {'widths': (2,), 'beam': 2, 'nodes': 4}, 'choose one of'),
   ],
 )
-def test_heads_that_do_not_fit_are_refused(
-  folder, name, path, options, message
-):
+def test_misfits_are_refused(folder, name, path, options, message):
   other = 'exit' if name == 'eagle' else 'eagle'
   path = folder / path.format(name=name, other=other)
   options = dict(options)
@@ -299,28 +248,43 @@ def test_heads_that_do_not_fit_are_refused(
     LOADS[name](target, path, **options)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'taps': [0, 5]}, 'layers that do not exist'),
-    ({'mlp_width': 24}, 'do not fit its config'),
-  ],
-)
-def test_another_config_is_refused(folder, tmp_path, changes, message):
-  config, weights = files.read(folder / 'eagle', 'eagle')
-  files.save(tmp_path / 'changed', config | changes, weights)
-  with pytest.raises(ValueError, match=message):
-    eagle.load(HOST, tmp_path / 'changed')
+def test_medusas_heads_can_be_read_one_place_further(folder):
+  path = folder / 'medusa'
+  usual = medusa.load(HOST, path)
+  later = medusa.load(HOST, path, read_as={'skip': 1})
+  feature = jax.random.normal(jax.random.key(1), (2, TARGET.config.width))
+  params = Params(models.target_weights(), usual.params)
+  places = say(TARGET, params, feature, module.USUAL)
+  shifted = say(TARGET, params, feature, module.Reading(skip=1))
+  np.testing.assert_array_equal(shifted, places[:, 1:])
+  assert later.make(2).depth == 2
+  with pytest.raises(ValueError, match='deeper than the 2 heads'):
+    later.make(3)
+  found = medusa.alternatives(HOST, path, read_as={'skip': 1})
+  assert {'read_as': {'skip': 0}} in found.values()
+  # Of a single head none can be left out.
+  for count, skips in ((1, []), (2, [{'skip': 1}])):
+    near = module.near(module.USUAL, count).values()
+    assert [values for values in near if 'skip' in values] == skips
+  with pytest.raises(ValueError, match="'taps' is none of a head"):
+    medusa.load(HOST, path, read_as={'taps': (1,)})
 
 
-def test_what_a_saved_head_does_not_allow_is_refused(folder):
-  for use, message in (
-    (lambda: medusa.load(HOST, folder / 'medusa').make(4), 'deeper than the 3'),
-    (lambda: early_exit.load(HOST, folder / 'exit', layers=2), 'exit after 1'),
-    (lambda: files.save(folder / 'exit', {}, {}), 'exists; remove it'),
+def test_what_a_saved_head_does_not_allow_is_refused(folder, tmp_path):
+  for kind, changes, message in (
+    ('eagle', {'taps': [0, 5]}, 'layers that do not exist'),
+    ('eagle', {'mlp_width': 24}, 'do not fit its config'),
+    ('medusa', {'bias': False}, 'do not fit its config'),
   ):
+    config, weights = files.read(folder / kind, kind)
+    path = tmp_path / '-'.join([kind, *changes])
+    files.save(path, config | changes, weights)
     with pytest.raises(ValueError, match=message):
-      use()
+      LOADS[kind](HOST, path)
+  with pytest.raises(ValueError, match='exit after 1'):
+    early_exit.load(HOST, folder / 'exit', layers=2)
+  with pytest.raises(ValueError, match='exists; remove it'):
+    files.save(folder / 'exit', {}, {})
 
 
 def test_a_broken_config_is_refused(tmp_path):
@@ -330,9 +294,6 @@ def test_a_broken_config_is_refused(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({'kind': 'eagle'}))
   with pytest.raises(ValueError, match='the head has no weights'):
     files.read(tmp_path, 'eagle')
-
-
-# Weights in blocks
 
 
 @pytest.mark.usefixtures('kernel')
