@@ -145,6 +145,13 @@ def test_a_choice_is_made_once_and_compiles_once(folder, target, races):
   decode(target, draft, gamma=3)
   assert races[1:] == [([WHOLE, NATIVE], 1, 4)]
   assert fixed.remembered == {}
+  native = specjax.load(folder / 'target', max_length=96, layout=NATIVE)
+  own = specjax.drafters.lm.load(native, str(folder / 'draft'))
+  assert native.model.config.native
+  assert own.draft[0].config.native
+  assert linear.is_native(native.params['unembedding'])
+  assert decode(native, own).tokens == expected
+  assert len(races) == 2
 
 
 def test_who_computes_with_the_target_s_weights_keeps_them(target, races):
@@ -153,6 +160,9 @@ def test_who_computes_with_the_target_s_weights_keeps_them(target, races):
   out = decode(target, early)
   assert out.tokens == decode(target, None).tokens
   assert [tokens for _, _, tokens in races] == [3, 1]
+  # Other weights have choices of their own.
+  assert target.remembered
+  assert dataclasses.replace(target, eos=(3,)).remembered == {}
 
 
 def test_little_work_is_not_worth_a_race(target, races):
@@ -162,21 +172,3 @@ def test_little_work_is_not_worth_a_race(target, races):
   assert layouts.choose(whole, BUFFER, 1, 64).model is target.model
   assert races == []
   assert target.remembered == {}
-
-
-def test_other_weights_have_choices_of_their_own(target, races):
-  decode(target, None)
-  assert target.remembered
-  assert dataclasses.replace(target, eos=(3,)).remembered == {}
-
-
-@pytest.mark.slow
-def test_a_layout_may_be_fixed(folder, races):
-  target = specjax.load(folder / 'target', max_length=96, layout=NATIVE)
-  draft = specjax.drafters.lm.load(target, str(folder / 'draft'))
-  assert target.model.config.native
-  assert draft.draft[0].config.native
-  assert linear.is_native(target.params['unembedding'])
-  whole = specjax.load(folder / 'target', max_length=96, layout=WHOLE)
-  assert decode(target, draft).tokens == decode(whole, None).tokens
-  assert races == []
