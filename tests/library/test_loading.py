@@ -58,10 +58,21 @@ def assert_same(a, b):
 
 def test_shards_are_the_whole(directory):
   model, whole = checkpoints.load(directory)
-  shard(directory)
+  places = shard(directory)
   again, parts = checkpoints.load(directory)
   assert again is model
   assert_same(parts, whole)
+  (directory / 'model-1.safetensors').unlink()
+  with pytest.raises(CheckpointError, match=r'model-1\.safetensors of .* miss'):
+    checkpoints.load(directory)
+  lie = places | {'model.norm.weights': 'model-0.safetensors'}
+  for index, message in (
+    ({'weight_map': lie}, r'model-0.* lacks tensors .*: model.norm.weights;'),
+    ({}, 'weight_map'),
+  ):
+    (directory / INDEX).write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=message):
+      checkpoints.load(directory)
 
 
 def test_a_description_is_that_of_what_is_loaded(directory):
@@ -82,29 +93,6 @@ def test_a_description_is_that_of_what_is_loaded(directory):
   assert not checkpoints.has_tokenizer(directory)
   (directory / 'tokenizer.json').write_text('{}')
   assert checkpoints.has_tokenizer(directory)
-
-
-def test_a_missing_shard_is_named(directory):
-  shard(directory)
-  (directory / 'model-1.safetensors').unlink()
-  with pytest.raises(
-    CheckpointError, match=r'model-1\.safetensors of .* missing'
-  ):
-    checkpoints.load(directory)
-
-
-def test_an_index_must_be_true(directory):
-  places = shard(directory)
-  lie = places | {'model.norm.weights': 'model-0.safetensors'}
-  (directory / INDEX).write_text(json.dumps({'weight_map': lie}))
-  with pytest.raises(
-    CheckpointError,
-    match=r'model-0.safetensors lacks tensors .*: model.norm.weights; copy',
-  ):
-    checkpoints.load(directory)
-  (directory / INDEX).write_text('{}')
-  with pytest.raises(CheckpointError, match='weight_map'):
-    checkpoints.load(directory)
 
 
 @pytest.mark.parametrize('shard_name', ['../model.safetensors', 3, ''])
@@ -227,19 +215,24 @@ def test_unsupported_values_are_named(name, changes, message):
     conversion.read_attributes(FAMILIES, config)
 
 
-def test_tensors_may_lack_the_prefix(tmp_path):
-  """As files of the model without its head do, the first GPT-2 among them."""
-  path = family_outputs.load('gpt2').write(tmp_path / 'model')
+@pytest.mark.parametrize(
+  ('name', 'rename', 'more'),
+  [
+    # As files of the model without its head, the first GPT-2 among them; masks
+    # are stored with it, which are no parameters.
+    (
+      'gpt2',
+      lambda name: name.removeprefix('transformer.'),
+      {'h.0.attn.bias': np.ones((1, 1, 64, 64), np.uint8)},
+    ),
+    # Tied weights have the name of the head.
+    ('qwen2', lambda name: name.replace('model.embed_tokens', 'lm_head'), {}),
+  ],
+)
+def test_tensors_may_have_other_names(name, rename, more, tmp_path):
+  path = family_outputs.load(name).write(tmp_path / 'model')
   _, expected = checkpoints.load(path)
-
-  def change(tensors):
-    tensors = {
-      name.removeprefix('transformer.'): x for name, x in tensors.items()
-    }
-    # Masks are stored with it, which are no parameters.
-    return tensors | {'h.0.attn.bias': np.ones((1, 1, 64, 64), np.uint8)}
-
-  rewrite(path, change)
+  rewrite(path, lambda all: {rename(n): x for n, x in all.items()} | more)
   assert_same(checkpoints.load(path)[1], expected)
 
 
@@ -303,19 +296,6 @@ def test_a_layer_that_drafts_is_left_out(name, tmp_path):
   path = reference._replace(tensors=more).write(tmp_path / 'two')
   with pytest.raises(CheckpointError, match=r'model\.layers\.3\.eh_proj'):
     checkpoints.describe(path)
-
-
-def test_tied_weights_may_have_the_name_of_the_head(tmp_path):
-  path = family_outputs.load('qwen2').write(tmp_path / 'model')
-  _, expected = checkpoints.load(path)
-  rewrite(
-    path,
-    lambda tensors: {
-      name.replace('model.embed_tokens', 'lm_head'): x
-      for name, x in tensors.items()
-    },
-  )
-  assert_same(checkpoints.load(path)[1], expected)
 
 
 @pytest.mark.parametrize('stored', ['float64', 'float32', 'bfloat16'])
