@@ -104,9 +104,6 @@ def test_groups_divide_the_inputs(inputs, bits, group):
   assert low_bits.group_of(inputs, bits) == group
 
 
-# The kernel
-
-
 def weight(
   inputs, outputs, bits, group, with_offset, dtype='float32', units=0, seed=0
 ):
@@ -231,19 +228,6 @@ def test_a_row_has_the_same_bits_beside_others(bits, group, rounds):
 
 
 @pytest.mark.usefixtures('kernel')
-def test_batches_are_rows():
-  w = to_native({'w': weight(64, 32, 4, 32, True)})['w']
-  x = jax.random.normal(jax.random.key(0), (2, 3, 5, 64))
-  together = multiply(x, w)
-  assert together.shape == (2, 3, 5, 32)
-  over = jax.vmap(lambda rows: multiply(rows, w))
-  np.testing.assert_array_equal(jax.vmap(over)(x), together)
-  many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), w)
-  found = jax.vmap(multiply)(x, many)
-  np.testing.assert_array_equal(found, together)
-
-
-@pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
   ('x', 'words', 'scale', 'unit', 'offset'),
   [
@@ -269,9 +253,6 @@ def test_what_it_does_not_multiply_is_refused(x, words, scale, unit, offset):
         jnp.zeros(2, jnp.int32),
       )
     )
-
-
-# Models
 
 
 @functools.cache
@@ -366,9 +347,6 @@ def test_floats_are_not_kept_beside_the_integers():
   assert temporaries(model, whole) > matrix  # Elsewhere they are.
 
 
-# Files
-
-
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   """A model in float32, and in eight bits."""
@@ -389,7 +367,7 @@ def same(ours, theirs):
       np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_files_in_eight_bits_hold_what_was_quantised(folder):
+def test_files_in_eight_bits_hold_what_was_quantised(folder, tmp_path):
   target = Target(checkpoints.describe(folder / 'target').model)
   now = quantized.load(target, str(folder / 'target'))
   before = quantized.load(target, str(folder / 'eight'))
@@ -401,25 +379,12 @@ def test_files_in_eight_bits_hold_what_was_quantised(folder):
   )
   assert small < 0.5 * large  # The table stays.
   config = json.loads((folder / 'eight/config.json').read_text())
-  assert config['quantization_config'] == {
-    'quant_method': 'specjax-int8',
-    'bits': 8,
-  }
-
-
-def test_four_bits_have_no_file(folder, tmp_path):
+  said = {'quant_method': 'specjax-int8', 'bits': 8}
+  assert config['quantization_config'] == said
   model, params = even()
-  small = linear.quantize(params, False, 4)
+  four = linear.quantize(params, False, 4)
   with pytest.raises(checkpoints.CheckpointError, match='eight bits'):
-    checkpoints.save(tmp_path / 'four', model, small)
-
-
-def test_the_draft_has_the_bits_that_were_asked_for(folder):
-  target = Target(checkpoints.describe(folder / 'target').model)
-  path = str(folder / 'target')
-  made = quantized.load(target, path, bits=4, rounds=True)
-  w = made.params['layer0']['out']['w']
-  assert (w.bits, w.rounds) == (4, True)
+    checkpoints.save(tmp_path / 'four', model, four)
 
 
 def test_files_in_eight_bits_are_not_read_as_floats(folder):
@@ -450,12 +415,16 @@ def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
   loaded = load.load_drafter(own, target)
   same(loaded.params, quantized.load(target, str(folder / 'target')).params)
   assert loaded.make(2).positions == 512
-  with pytest.raises(ValueError, match='path is empty, and the target has'):
-    quantized.load(Target(model))
-  with pytest.raises(ValueError, match="'width' is no option"):
-    quantized.load(target, str(folder / 'target'), width=3)
-  with pytest.raises(ValueError, match='bits is 5: choose 8 or 4'):
-    quantized.load(target, str(folder / 'target'), bits=5)
+  for target_of, options, message in (
+    (Target(model), {}, 'path is empty'),
+    (target, {'width': 3}, "'width' is no option"),
+    (target, {'bits': 5}, 'bits is 5: choose 8 or 4'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      quantized.load(target_of, **options)
+  few = quantized.load(target, str(folder / 'target'), bits=4, rounds=True)
+  w = few.params['layer0']['out']['w']
+  assert (w.bits, w.rounds) == (4, True)
   other = plan_drafter('other', Candidate(name, 2, str(folder / 'eight')))
   assert load.describe_draft(other).model == model
   assert load.describe_draft(own) is None

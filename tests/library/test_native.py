@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import specjax
 from specjax import native
 from specjax.models import layouts, linear, prefill, transformer, variants
 from tests.support import models
@@ -94,15 +93,6 @@ def test_batches_are_rows():
 def test_what_it_does_not_multiply_is_refused(x, w):
   with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):
     jax.block_until_ready(native.product(jnp.zeros(x), jnp.zeros(w)))
-
-
-def test_a_weight_with_axes_of_its_own():
-  """Heads and their parts, as one product over all of them."""
-  x, w, _ = pair(5, 24, 96)
-  weight = jnp.asarray(w, jnp.float32).reshape(24, 3, 2, 16)
-  blocks = linear.to_blocks(weight)
-  found = linear.multiply(x.reshape(5, 1, 24), linear.Native(blocks))
-  np.testing.assert_allclose(found.reshape(5, 96), x @ w, atol=1e-4)
 
 
 def test_rows_beyond_a_chunk_have_the_bits_of_a_few():
@@ -221,19 +211,6 @@ def test_models_of_other_families_have_the_same_logits(name):
   assert blocks >= 7
 
 
-def test_some_of_the_outputs():
-  x, w, blocks = pair(3, 16, 64)
-  kept = np.array([5, 60, *range(20, 34)])
-  found = linear.keep_outputs(linear.Native(blocks), kept)
-  np.testing.assert_allclose(
-    linear.multiply(x, found), x @ w[:, kept], atol=1e-5
-  )
-  odd = linear.keep_outputs(linear.Native(blocks), kept[:3])
-  np.testing.assert_allclose(
-    linear.multiply(x, odd), x @ w[:, kept[:3]], atol=1e-5
-  )
-
-
 def test_types_it_does_not_know_keep_their_layout():
   model = models.tiny(64, 2, width=32)
   params = weights(model)
@@ -241,19 +218,6 @@ def test_types_it_does_not_know_keep_their_layout():
   assert layouts.to_native(model, halves) is None
   _, drafts = variants.to_native(model, halves)
   assert not any(map(linear.is_native, drafts.values()))
-
-
-def test_texts_are_those_of_whole_weights():
-  """The pair that ships, its weights in blocks for target and draft."""
-  prompts = ['def fib(n):', 'import os\n']
-  whole, blocks = (
-    specjax.load(specjax.pair.path('target'), layout=layout)
-    for layout in (layouts.WHOLE, layouts.NATIVE)
-  )
-  draft = specjax.drafters.lm.load(blocks, specjax.pair.path('draft-64'))
-  plain = specjax.decode(whole, None, prompts, new_tokens=24)
-  drafted = specjax.decode(blocks, draft, prompts, new_tokens=24)
-  assert drafted.texts == plain.texts
 
 
 @pytest.fixture(scope='module')
@@ -338,62 +302,47 @@ def test_without_it_there_are_whole_weights(fresh, monkeypatch, variables, why):
   assert [*layouts.arrange(model, weights(model))] == [layouts.WHOLE]
 
 
-@pytest.fixture
-def threads(monkeypatch):
-  """A CPU of two cores, no `NPROC`, and a JAX that has not begun."""
-  monkeypatch.setenv('NPROC', '')  # So that it is put back.
-  monkeypatch.delenv('NPROC')
-  monkeypatch.setattr(native, '_cores', lambda: 2)
-  monkeypatch.setattr(native, '_begun', lambda: False)
-  return monkeypatch
+TWO_CORES = {
+  'set_before': None, 'cores': 2, 'platforms': 'cpu', 'plugins': ['cuda'],
+  'kernel': True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-  ('set_before', 'cores', 'claimed', 'count'),
+  ('changes', 'count'),
   [
-    (None, 2, True, '1'),
-    ('1', 2, True, '1'),
-    ('4', 2, False, '4'),
-    (None, 16, False, None),
+    ({}, '1'),
+    ({'set_before': '1'}, '1'),
+    ({'set_before': '4'}, '4'),
+    ({'cores': 16}, None),
+    ({'platforms': 'cuda,cpu', 'plugins': []}, None),
+    ({'platforms': None}, None),
+    ({'platforms': None, 'plugins': []}, '1'),
+    ({'kernel': False}, None),
   ],
 )
-def test_the_cores_are_left_to_it(threads, set_before, cores, claimed, count):
+def test_the_cores_are_left_to_it(monkeypatch, changes, count):
   """Where nobody said otherwise, and it uses all of them."""
-  if set_before is not None:
-    threads.setenv('NPROC', set_before)
-  threads.setattr(native, '_cores', lambda: cores)
-  assert native.claim_cores() == claimed
+  given = TWO_CORES | changes
+  monkeypatch.setenv('NPROC', given['set_before'] or '')  # It is put back.
+  if given['set_before'] is None:
+    monkeypatch.delenv('NPROC')
+  monkeypatch.setattr(
+    importlib.metadata, 'entry_points', lambda group: given['plugins']
+  )
+  monkeypatch.setattr(native, '_cores', lambda: given['cores'])
+  monkeypatch.setattr(native, '_begun', lambda: False)
+  monkeypatch.setattr(native, 'available', lambda: given['kernel'])
+  config = types.SimpleNamespace(jax_platforms=given['platforms'])
+  with monkeypatch.context() as patch:
+    patch.setattr(native.jax, 'config', config)
+    assert native.claim_cores() == (count == '1')
   assert os.environ.get('NPROC') == count
-
-
-@pytest.mark.parametrize(
-  ('platforms', 'plugins', 'claimed'),
-  [
-    ('cpu', ['cuda'], True),
-    ('cuda,cpu', [], False),
-    (None, ['cuda'], False),
-    (None, [], True),
-  ],
-)
-def test_nor_where_jax_computes_elsewhere(threads, platforms, plugins, claimed):
-  threads.setattr(importlib.metadata, 'entry_points', lambda group: plugins)
-  with threads.context() as patch:
-    patch.setattr(
-      native.jax, 'config', types.SimpleNamespace(jax_platforms=platforms)
-    )
-    assert native.claim_cores() == claimed
-  assert ('NPROC' in os.environ) == claimed
 
 
 def test_nor_when_jax_has_begun(monkeypatch):
   monkeypatch.setenv('NPROC', '')  # So that it is put back.
   monkeypatch.delenv('NPROC')
   jax.block_until_ready(jnp.zeros(1))
-  assert not native.claim_cores()
-  assert 'NPROC' not in os.environ
-
-
-def test_nor_without_a_kernel(threads):
-  threads.setattr(native, 'available', lambda: False)
   assert not native.claim_cores()
   assert 'NPROC' not in os.environ

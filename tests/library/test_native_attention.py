@@ -89,12 +89,25 @@ def expected(data, first=None, sinks=0, cap=None, bias=None, length=LENGTH):
   return made, scale
 
 
-@pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize(
-  ('tokens', 'width', 'block'), [(1, 64, 1), (4, 32, 9), (7, 16, 16)]
-)
-def test_it_is_the_softmax_over_all_that_is_seen(tokens, width, block, case):
-  data = make(tokens, width, block)
+SIZES = (
+  *((4, 32, 9, 'float32', case) for case in CASES),
+  *(
+    (*sizes, case)
+    for sizes in (
+      (1, 64, 1, 'float32'), (7, 16, 16, 'float32'), (3, 32, 5, 'bfloat16')
+    )
+    for case in ('all', 'everything')
+  ),
+  # Blocks of several chunks, as those of prompts.
+  *((block, 16, block, 'float32', 'all') for block in (130, 256)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(('tokens', 'width', 'block', 'dtype', 'case'), SIZES)
+def test_it_is_the_softmax_over_all_that_is_seen(
+  tokens, width, block, dtype, case
+):
+  data = make(tokens, width, block, dtype)
   options = options_of(tokens, data[-1], **CASES[case])
   found = attend(data[0], data[1], LENGTH, *data[2:4], **options)
   want, scale = expected(data, **options)
@@ -102,25 +115,9 @@ def test_it_is_the_softmax_over_all_that_is_seen(tokens, width, block, case):
   assert (np.abs(found - want) <= 4e-6 * scale).all()
 
 
-@pytest.mark.parametrize('case', ['all', 'everything'])
-def test_keys_and_values_in_bfloat16(case):
-  data = make(3, 32, 5, 'bfloat16')
-  options = options_of(3, data[-1], **CASES[case])
-  found = attend(data[0], data[1], LENGTH, *data[2:4], **options)
-  want, scale = expected(data, **options)
-  assert (np.abs(found - want) <= 4e-6 * scale).all()
-
-
-@pytest.mark.parametrize('block', [130, 256])
-def test_a_block_of_several_chunks(block):
-  """As one that reads a prompt."""
-  data = make(block, 16, block)
-  found = attend(data[0], data[1], LENGTH, *data[2:4], None, None)
-  want, scale = expected(data)
-  assert (np.abs(found - want) <= 4e-6 * scale).all()
-
-
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+  'case', ['all', 'long window', 'many sinks', 'everything']
+)
 def test_a_query_has_the_same_bits_beside_others(case):
   """Of other sequences, and of its own, whatever share of rows it is in."""
   data = make(7, 32, 7)
