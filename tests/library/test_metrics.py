@@ -7,26 +7,20 @@ from specjax.stats import metrics
 from specjax.types import Counts
 
 
-def test_ratio_is_the_ratio_of_sums_not_the_mean_of_ratios():
-  found = metrics.ratio([1, 9], [10, 10])
-  assert found.value == 0.5
-
-
-def test_units_that_say_the_same_have_no_interval():
+def test_an_interval_needs_units_enough_and_spread():
   """Without spread nobody knows how large it is: no width would be a claim."""
+  # It is the ratio of sums, not the mean of ratios.
+  assert metrics.ratio([1, 9], [10, 10]).value == 0.5
+  assert np.isnan(metrics.ratio([0, 0], [0, 0]).value)
+  few = metrics.ratio([3.5, 3.6, 3.7, 3.4], [1] * 4)
+  assert few.value == pytest.approx(3.55)
+  assert few.interval is None
+  assert not metrics.enough(2)
   same = metrics.ratio([1, 9, 2, 4, 7], [1, 9, 2, 4, 7])
   assert same.value == 1.0
   assert same.interval is None
   assert metrics.ratio([1, 9, 2, 4, 7], [1, 9, 2, 4, 8]).interval
   assert metrics.ratio([0, 0, 0, 0, 0], [1, 9, 2, 4, 8]).interval is None
-
-
-def test_few_units_have_no_interval():
-  """Two prompts alike would even give one without width."""
-  few = metrics.ratio([3.5, 3.6, 3.7, 3.4], [1] * 4)
-  assert few.value == pytest.approx(3.55)
-  assert few.interval is None
-  assert not metrics.enough(2)
 
 
 def test_speedup_compares_times_per_token():
@@ -40,10 +34,6 @@ def test_speedup_is_paired():
   seconds = base / 2 + [0, 1e-3, 0, -1e-3, 0, 0]
   found = metrics.speedup(base, [8] * 6, seconds, [8] * 6)
   assert found.interval == pytest.approx([2.0, 2.0], abs=0.002)
-
-
-def test_undefined_ratio_is_nan():
-  assert np.isnan(metrics.ratio([0, 0], [0, 0]).value)
 
 
 def test_what_is_not_possible_is_no_ratio():
