@@ -11,11 +11,9 @@ import pytest
 import safetensors.numpy
 
 import specjax
-from specjax import sampling, verify
 from specjax.drafters import eagle, mtp
 from specjax.models import transformer
-from specjax.types import Params, Spec
-from tests.library import test_drafter_promises as promises
+from specjax.types import Params
 from tests.library.test_published_eagle import check_along_a_text
 from tests.support import family_outputs, models
 from tests.support.heads_in_numpy import rms_norm, rotate, silu, softmax
@@ -341,50 +339,12 @@ def test_greedy_texts_are_those_of_the_target(options, load):
   assert 0 < out.counts.accepted.sum() < out.counts.tried.sum()
 
 
-PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4, 5], list(range(10)) * 2]
-
-
-def spec_of(target):
-  drafter = mtp.load(target, **SHAPES['tree']).make(3)
-  return Spec(target.model, drafter, verify.recursive, ())
-
-
-def params_of(target):
-  return models.double(Params(target.params, mtp.load(target).params))
-
-
-@pytest.mark.slow
-def test_memory_equals_reading_again(load, float64):
-  """Of a target with states, whose memory is what was accepted."""
-  target = load('qwen3_5_text')
-  spec, params = spec_of(target), params_of(target)
-  values = sampling.make(4, [0.0, 0.7, 1.0, 1.3])
-  state = models.run(spec, params, PROMPTS, values, new_tokens=24)
-  gaps, accepted = promises.gaps_of_a_run(spec, params, state, 5, target.model)
-  assert max(gaps) < 1e-12
-  assert accepted > {0}
-
-
-@pytest.mark.slow
-def test_a_row_that_is_filled_again_drafts_as_alone(load, float64):
-  target = load('qwen3_5_text')
-  spec, params = spec_of(target), params_of(target)
-  values = sampling.make(len(PROMPTS), 0.7)
-  alone = models.decoded(spec, params, PROMPTS, values, new_tokens=16)
-  found = models.pooled(spec, params, PROMPTS, [0.7] * 4, 16)
-  texts = [tuple(models.joined(x)) for x in found]
-  assert texts == models.new_tokens(alone)
-
-
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
     ({'left_out': 'mtp.'}, 'target .* has no next-token layer.* choose'),
     ({'left_out': 'mtp.norm'}, r'unset parameters: norm/scale \(mtp\.norm'),
-    (
-      {'mtp.layers.1.input_layernorm.weight': np.zeros(E)},
-      r'unused tensors: mtp\.layers\.1',
-    ),
+    ({'mtp.layers.1.norm.weight': np.zeros(E)}, r'unused .*: mtp\.layers\.1'),
     ({'mtp.embed_tokens.weight': np.zeros((V, E))}, 'unused tensors: mtp.emb'),
     ({'mtp.fc.weight': np.zeros((E, E))}, r'mtp\.fc\.weight has shape'),
   ],
