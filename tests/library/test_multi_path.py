@@ -65,23 +65,6 @@ def test_one_path_is_judged_as_block_verification_judges_it(float64):
     assert ours == block
 
 
-@pytest.mark.parametrize(('near', 'gains'), [(0.4, True), (1.0, False)])
-def test_two_paths_pay_unless_q_is_near_p(near, gains, float64):
-  """Where q is p, the best of two paths is further from p than one is."""
-  p, q = rules.pair(3, 'plain')
-  mixed = near * p.probs + (1 - near) * q.probs
-  q = exact.Distributions(mixed, np.log(mixed))
-  two, one = (
-    exact.efficiency(rule, source, rules.TEXTS, p, q)
-    for rule, source in (
-      (verify.multi_path, rules.INDEPENDENT['two chains']),
-      (verify.block, rules.CHAINS['two']),
-    )
-  )
-  assert (two > one + 0.05) == gains
-  assert (two < one - 0.05) == (not gains)
-
-
 @pytest.mark.parametrize('through', [1.0, 0.3, 1e-30])
 def test_float32_is_enough_for_many_paths(through):
   """The sum is 1, and far below all other paths the best one is any one."""
