@@ -72,13 +72,13 @@ def product(*path, layer=None):
   return native, 'product', compute
 
 
-def norm(turn):
-  """One of the three norms of a pass through a layer adds backwards."""
+def norm():
+  """The last of the three norms of a pass through a layer adds backwards."""
   usual, calls = native.norm, []
 
   def compute(x, scale, *args, **more):
     calls.append(x)
-    if x.shape[1] < LEAST or (len(calls) - 1) % 3 != turn:
+    if x.shape[1] < LEAST or len(calls) % 3:
       return usual(x, scale, *args, **more)
     return usual(x[..., ::-1], scale[::-1], *args, **more)[..., ::-1]
 
@@ -134,24 +134,19 @@ def activation():
 
 
 PLANTED = {
-  'layer0/norm1': lambda: norm(0),
   'layer0/qkv': lambda: product('layer0', 'qkv', 'w'),
   'layer0/keys': positions,
   'layer0/attention': attention,
-  'layer0/norm2': lambda: norm(1),
-  'layer0/up': lambda: product('layer0', 'up', 'w'),
   'layer0/activation': activation,
-  'layer0/down': lambda: product('layer0', 'down', 'w'),
   'layer1/out': lambda: product('layer1', 'out', 'w', layer=1),
-  'norm': lambda: norm(2),
+  'norm': norm,
   'head': head,
 }
 
 
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
-  'operation',
-  models.slow_unless({*PLANTED} - {'layer0/norm1', 'layer1/out'}, PLANTED),
+  'operation', models.slow_unless({*PLANTED} - {'layer1/out'}, PLANTED)
 )
 def test_a_planted_operation_is_named(operation, monkeypatch):
   monkeypatch.setattr(*PLANTED[operation]())
@@ -252,11 +247,8 @@ def test_a_bug_of_a_text_names_its_operation(monkeypatch):
   assert (found.verdict, found.operation, found.rows) == ('bug', 'head', LEAST)
   found = ties.explain(both, PROMPT, values, *texts, ours=False)
   assert (found.operation, found.rows) == (None, None)
-  copied = jax.tree.map(jnp.copy, both[1].weights)
-  assert (
-    parting.find([both[0], both[1]._replace(weights=copied)], PROMPT, NEW)
-    is None
-  )
+  copied = both[1]._replace(weights=jax.tree.map(jnp.copy, both[1].weights))
+  assert parting.find([both[0], copied], PROMPT, NEW) is None
   assert parting.find(both[:1], PROMPT, NEW) is None
 
 
