@@ -7,12 +7,10 @@ import os
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.bench import trace
 from specjax.certify import tiny_models
 from specjax.drafters import lm, plain
 from specjax.loop import generate
@@ -200,20 +198,6 @@ def test_tables_of_a_constraint_have_the_size_of_the_pool():
 
 
 @pytest.mark.slow
-def test_origins_are_those_of_a_recorded_text():
-  """`trace` looks at each draft on the host, one step at a time."""
-  for name, spec in SPECS.items():
-    found = request(31, name)._replace(new_tokens=39)
-    steps = trace.steps(params_of(name), started(name, found), spec=spec)
-    expected = [token.origin for step in steps for token in trace.tokens(step)]
-    held = opened(name)
-    held.submit(found)
-    ((_, told),) = models.finish(held, 3).items()
-    assert whole(told)[1] == expected
-    assert len({*expected}) > 1
-
-
-@pytest.mark.slow
 def test_texts_on_a_mesh_are_those_of_one_device(tmp_path):
   """Rows over two devices, or heads; nothing is compiled for a request.
 
@@ -238,9 +222,6 @@ def test_texts_on_a_mesh_are_those_of_one_device(tmp_path):
     for mine, own in zip(x['logprobs'], one['logprobs'], strict=True):
       np.testing.assert_allclose(mine, own, atol=1e-6)
     assert x['compiled'] == []
-
-
-# Programs
 
 
 def test_a_hundred_requests_compile_nothing(caplog):
@@ -308,32 +289,6 @@ def test_requests_that_repeat_one_before_them_are_not_read(monkeypatch):
     (text,) = (held.submit(one), models.texts_of(held))[1].values()
     assert texts[number] == text
   assert len({tuple(texts[n]) for n in numbers[:3]}) == 3
-
-
-def test_a_prompt_is_read_alike_into_few_slots_and_many():
-  prompts = [[1, 2, 3] * 11, [4] * 7]
-
-  def read(slots):
-    tokens = np.zeros((2, 256), np.int32)
-    for row, prompt in zip(tokens, prompts, strict=True):
-      row[: len(prompt)] = prompt
-    lengths = jnp.array([33, 7])
-    given = models.double(models.target_weights()), jnp.asarray(tokens)
-    sizes = {'target': models.TARGET, 'taps': (0, 1), 'read_slots': slots}
-    return generate._prefill(*given, lengths, None, **sizes)
-
-  (cache, features), (other, expected) = read(32), read(None)
-  np.testing.assert_allclose(features, expected, atol=1e-12)
-  assert jnp.abs(expected[:, :32]).max() > 0.1
-  for mine, own in zip(cache, other, strict=True):
-    assert mine.k.shape == own.k.shape
-    for row, size in enumerate((32, 6)):
-      np.testing.assert_allclose(
-        mine.k[row, :, :, :size], own.k[row, :, :, :size], atol=1e-12
-      )
-      np.testing.assert_allclose(
-        mine.v[row, :, :size], own.v[row, :, :size], atol=1e-12
-      )
 
 
 @pytest.mark.parametrize(
@@ -424,18 +379,17 @@ def test_a_queue_that_is_full_says_so():
 
 
 def test_mistakes_of_whoever_opens_a_pool_are_named():
-  with pytest.raises(ValueError, match='rows must be a whole number'):
-    opened(rows=0)
-  with pytest.raises(ValueError, match='limit must be a whole number'):
-    opened(limit=0)
-  with pytest.raises(ValueError, match='reads must be from 1 to the 256 slots'):
-    opened(reads=(512,))
-  with pytest.raises(ValueError, match=r'reads has 200, .* a block of 128 tok'):
-    opened(reads=(32, 200))
-  with pytest.raises(ValueError, match='steps must be a whole number'):
-    opened().turn(0)
-  with pytest.raises(ValueError, match=r'steps must be .* below 2147483648'):
-    opened().turn(2**31)
+  for changes, message in (
+    ({'rows': 0}, 'rows must be'),
+    ({'limit': 0}, 'limit must be'),
+    ({'reads': (512,)}, 'reads must be from 1 to the 256 slots'),
+    ({'reads': (32, 200)}, 'reads has 200, .* a block of 128 tok'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      opened(**changes)
+  for steps in (0, 2**31):
+    with pytest.raises(ValueError, match='steps must be'):
+      opened().turn(steps)
   with pytest.raises(ValueError, match="stages has no 'topp'"):
     request_sampling.of(SPECS['chain'], 'topp')
   kinds = request_sampling.of(SPECS['chain'], 'top_p')
