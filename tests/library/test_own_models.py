@@ -141,19 +141,13 @@ def test_what_is_no_target_is_refused(field, given):
     specjax.Target.of(**{**right, **given})
 
 
-@pytest.mark.parametrize('size', [0, -3, 2.5, True, 'wide'])
-def test_sizes_are_whole_numbers(size):
-  with pytest.raises(ValueError, match=r'^width'):
-    specjax.Sizes(61, size, 2, 1, 8, 256)
-
-
-def test_drafters_that_need_its_layers_are_refused():
+def test_what_does_not_fit_is_refused():
+  for size in (0, -3, 2.5, True, 'wide'):
+    with pytest.raises(ValueError, match=r'^width'):
+      specjax.Sizes(61, size, 2, 1, 8, 256)
   target, _ = loaders('full')
   with pytest.raises(ValueError, match='of other code'):
-    skip.load(target, skip_mlp=(0,))
-
-
-def test_params_of_another_model_are_refused_by_the_check():
+    skip.load(target, skip_mlp=(0,))  # It needs the target's layers.
   with pytest.raises(ValueError, match='of this model'):
     specjax.check_model(own_models.full(), {'w': jnp.ones(3)})
 

@@ -142,29 +142,25 @@ def test_rows_of_a_pool_are_those_that_each_is_alone():
     assert models.texts_of(alone)[0] == found[i]
 
 
+LM = specjax.types.LoadedDrafter(
+  models.DRAFT, lambda depth: lm.make(models.DRAFT, depth)
+)
+
+
 @pytest.mark.parametrize(
-  ('given', 'says'),
+  ('drafter', 'given', 'says'),
   [
-    ([[1, 2]], 'a list of 2, one a prompt'),
-    ([[1, 99], None], r'prediction must name tokens from 0 to 10, got 99'),
-    ('a text', 'prediction 0 is a text, but the target has no tokenizer'),
-    ([[1], 3.5], 'prediction 1 must be a text or a list of token ids'),
+    (COPIES, [[1, 2]], 'a list of 2, one a prompt'),
+    (COPIES, [[1, 99], None], 'prediction must name tokens from 0 to 10'),
+    (COPIES, 'a text', 'prediction 0 is a text, but the target has no token'),
+    (COPIES, [[1], 3.5], 'prediction 1 must be a text or a list of token ids'),
+    (None, [[1], [2]], 'the drafter copies from none'),
+    (LM, [[1], [2]], 'the drafter copies from none'),
   ],
 )
-def test_predictions_that_are_none_are_refused(given, says):
+def test_predictions_that_are_none_are_refused(drafter, given, says):
   with pytest.raises(ValueError, match=says):
-    decode([[1], [2]], prediction=given)
-
-
-def test_a_drafter_that_does_not_copy_is_refused():
-  for drafter in (
-    None,
-    specjax.types.LoadedDrafter(
-      models.TARGET, lambda depth: lm.make(models.DRAFT, depth)
-    ),
-  ):
-    with pytest.raises(ValueError, match='the drafter copies from none'):
-      decode([[1]], drafter, prediction=[[1]])
+    decode([[1], [2]], drafter, prediction=given)
 
 
 def test_predictions_have_the_room_that_the_pool_was_opened_with():
