@@ -146,7 +146,6 @@ FILES = (
 
 
 def test_only_needed_files_are_fetched(directory, cache, monkeypatch):
-  """First what describes a model, then the shards that its index lists."""
   shards = {f'model-{i}.safetensors' for i in (1, 2)}
   snapshot = cache / f'models--owner--model/snapshots/{hub.COMMITS[0]}'
   fetched = []
@@ -176,7 +175,6 @@ def test_only_needed_files_are_fetched(directory, cache, monkeypatch):
 
 
 def http(kind, status=404, text='404'):
-  """An error of the Hub."""
   return kind(f'{text}\nlong', response=mock.MagicMock(status_code=status))
 
 

@@ -32,7 +32,6 @@ def test_it_accepts_nearly_as_much_as_any_rule_could(near, float64):
 
 @pytest.mark.parametrize('near', [0.0, 0.6])
 def test_its_law_is_that_of_the_selected_token(near, float64):
-  """Of all pairs of tokens, in words."""
   p, q = distributions(3, 8, near)
   q[1] = 0
   q /= q.sum()
@@ -49,7 +48,6 @@ def test_its_law_is_that_of_the_selected_token(near, float64):
 
 
 def test_float32_is_enough_for_many_tokens():
-  """What is lost by rounding is small, and the law adds up to 1."""
   p, q = (x.astype(np.float32) for x in distributions(0, 20_000, 0.5))
   law = np.asarray(jax.jit(select)(p, q).law)
   np.testing.assert_allclose(law.sum(dtype=float), 1, atol=1e-5)

@@ -103,7 +103,6 @@ def test_a_row_in_any_batch_is_the_row_alone(name, data):
 
 
 def test_a_buffer_has_room_for_a_whole_step():
-  """A step writes depth + 1 tokens, wherever the limit cuts them."""
   spec = models.spec_of(EXACT)
   assert generate.slots_for(spec, FULL) == SLOTS
   assert generate.slots_for(spec, FULL + 1) > SLOTS
@@ -132,7 +131,6 @@ DRAWING = (
 
 @pytest.mark.parametrize('name', models.slow_unless(DRAWING[:2], DRAWING))
 def test_no_key_is_consumed_twice(name):
-  """By any row, for any purpose, in any step."""
   steps, state = 4, models.begin(name)
   used = consumed(models.spec_of(name), models.params_of(name), state, steps)
   assert not list(keys.repeated(used))

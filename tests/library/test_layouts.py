@@ -84,7 +84,6 @@ def test_the_least_median_of_turns_that_take_turns():
 
 
 def test_passes_race_for_a_while(arranged, monkeypatch):
-  """The loop runs for some time, and longer where a pass takes less."""
   passes = []
 
   def clock(form, buffer, tokens):

@@ -32,7 +32,6 @@ def directory(tmp_path):
 
 
 def rewrite(path, change):
-  """Changes the tensors of a checkpoint, by name."""
   file = path / 'model.safetensors'
   tensors = change(safetensors.numpy.load_file(file))
   safetensors.numpy.save_file(tensors, file)
@@ -232,7 +231,7 @@ def test_unsupported_values_are_named(name, changes, message):
 def test_tensors_may_have_other_names(name, rename, more, tmp_path):
   path = family_outputs.load(name).write(tmp_path / 'model')
   _, expected = checkpoints.load(path)
-  rewrite(path, lambda all: {rename(n): x for n, x in all.items()} | more)
+  rewrite(path, lambda x: {rename(n): w for n, w in x.items()} | more)
   assert_same(checkpoints.load(path)[1], expected)
 
 
@@ -281,7 +280,6 @@ def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
 
 @pytest.mark.parametrize('name', ['deepseek_v2', 'deepseek_v3'])
 def test_a_layer_that_drafts_is_left_out(name, tmp_path):
-  """Behind the last layer there is one; what else is there is named."""
   reference = family_outputs.load(name)
   more = reference.tensors | {
     f'model.layers.2.{key}.weight': np.zeros((3, 3), np.float16)

@@ -161,7 +161,6 @@ def test_places_are_all_that_begin_with_a_pattern(reference, pattern):
 
 
 def test_places_of_long_repetitions_stay_in_order():
-  """Beyond what they are sorted by, and nothing is read behind the end."""
   order = retrieval.sort_places(np.zeros(100, int))
   assert order[:31].tolist() == list(range(99, 68, -1))
   assert order[31:].tolist() == list(range(69))

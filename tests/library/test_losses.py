@@ -134,7 +134,6 @@ HIDDEN = jnp.asarray(
 
 
 def said_by_the_target(block=0.0):
-  """Chances of the first token, from each feature by the target's own head."""
   weights = models.weights(TARGET, 0)
   normed = TARGET.norm(weights, HIDDEN[:, :, 0])
   normed = normed + jax.nn.silu(normed @ jnp.full((8, 8), block))
@@ -159,7 +158,6 @@ def test_the_loss_of_medusa():
 
 
 def test_the_loss_of_an_exit():
-  """It says at each place what the target says there."""
   trained = early_exit.trainable(TARGET, 1, 2)
   weights = models.weights(TARGET, 0)
   own = trained.init(jax.random.key(0), weights)

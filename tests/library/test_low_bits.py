@@ -41,7 +41,6 @@ def test_words_hold_every_value(bits):
 
 
 def test_the_places_of_values_in_a_word():
-  """The kernel takes values from these places."""
   (eight,) = pack(jnp.array([1, 2, 3, -1]), 8)
   assert np.uint32(eight) == 0xFF030201
   (four,) = pack(jnp.arange(8), 4)
@@ -213,7 +212,6 @@ def test_sums_of_floats_lose_nothing_to_the_zero():
   ],
 )
 def test_a_row_has_the_same_bits_beside_others(bits, group, rounds):
-  """A product of verification equals that of decoding."""
   w = weight(512, 1024, bits, group, True, 'int8', 2)
   w = to_native({'w': w})['w']
   w = w.replace(rounds=rounds)
@@ -267,7 +265,6 @@ def logits_of(model, params):
 
 
 def narrowed(params):
-  """Returns the names of quantised parameters."""
   leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=linear.is_weight)
   return {path[-1].key for path, x in leaves if linear.is_weight(x)}
 
@@ -359,7 +356,6 @@ def folder(tmp_path_factory):
 
 
 def same(ours, theirs):
-  """Asserts equal integers, and scales that are equal to the last digit."""
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
     if a.dtype == jnp.int32:
       np.testing.assert_array_equal(a, b)

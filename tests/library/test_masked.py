@@ -48,7 +48,6 @@ WALKERS = {
 
 @pytest.mark.parametrize('name', HEADS)
 def test_training_sees_what_drafting_sees(name):
-  """Masks say, and are judged by, what they say in a draft of the text."""
   walker, say, first = WALKERS[name]
   own = models.head_of(HEADS[name], 0.3)()
   seen, key = test_corrections.seen_of(1, 12), jax.random.key(0)
@@ -150,7 +149,6 @@ def test_windows_without_a_whole_draft_are_refused():
 
 @pytest.fixture(scope='module')
 def published(tmp_path_factory):
-  """A checkpoint as it is published."""
   place = tmp_path_factory.mktemp('pard') / 'draft'
   attributes = {'pard_token': MASK, 'spd_type': 'pard'}
   model, weights = models.DRAFT, models.draft_weights()

@@ -131,7 +131,6 @@ def test_predicted_speedup_is_theorem_3_8_at_v_one():
 
 
 def test_acceptance_by_context():
-  """Two rows; the last step of the second was cut short."""
   accepted = np.array([[2, 0, 1], [1, 2, -1]])
   drafted = np.array([[2, 2, 2], [2, 2, 2]])
   length = np.array([[10, 13, 14], [10, 12, 15]])

@@ -67,7 +67,6 @@ def test_one_path_is_judged_as_block_verification_judges_it(float64):
 
 @pytest.mark.parametrize('through', [1.0, 0.3, 1e-30])
 def test_float32_is_enough_for_many_paths(through):
-  """The sum is 1, and far below all other paths the best one is any one."""
   q = jnp.array([1e-7, 0.3, 0.7 - 1e-7], jnp.float32)
   below = jnp.float32(1 - through)
   lower = below + through * (jnp.cumsum(q) - q)

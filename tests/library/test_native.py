@@ -48,7 +48,6 @@ def test_products_are_those_of_numpy(sizes, dtype):
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_a_row_has_the_same_bits_beside_others(dtype):
-  """Whatever their number, and whoever computes which part."""
   x, _, blocks = pair(max(ROWS), 512, 1024, dtype)
   alone = [np.asarray(native.product(row[None], blocks))[0] for row in x]
   for rows in ROWS:
@@ -57,7 +56,6 @@ def test_a_row_has_the_same_bits_beside_others(dtype):
 
 
 def test_products_at_the_same_time_do_not_disturb_each_other():
-  """Of several threads, each of which calls again and again."""
   cases = [pair(rows, 512, 2048, seed=rows) for rows in (1, 4, 8)]
   run = jax.jit(native.product)
   once = [np.asarray(run(x, blocks)) for x, _, blocks in cases]
@@ -113,14 +111,12 @@ TOKENS = jnp.arange(7)[None]
 
 
 def begun(model, params):
-  """A cache that holds the first three tokens."""
   cache = transformer.open_cache(model, params, 1, 128)
   length = jnp.full(1, 3, jnp.int32)
   return prefill.prefill(model, params, TOKENS[:, :3], length, cache)[0]
 
 
 def fed(model, params, cache):
-  """Logits of the others."""
   tokens = TOKENS[:, 3:]
   mask, offset = transformer.causal(*tokens.shape)
   length = jnp.full(1, 3, jnp.int32)
@@ -245,10 +241,10 @@ def test_vectors_of_other_widths(lanes, tmp_path, programs):
   # What a width changes: products and attention, and how weights are laid out.
   # Models are made of these.
   others = (
-    'compiled_once', 'without_it', 'texts', 'model', 'few_bits', 'accepted',
-    'file', 'refused', 'rounding', 'ends_of_a_group', 'floats_are_not_kept',
-    'short_blocks', 'same_time', 'every_value', 'in_a_word', 'groups_divide',
-    'asked_for', 'no_path_is_given', 'keep_their_layout', 'left_to_it', 'nor_',
+    'compiled_once', 'without_it', 'model', 'few_bits', 'file', 'refused',
+    'rounding', 'ends_of_a_group', 'floats_are_not_kept', 'short_blocks',
+    'same_time', 'every_value', 'in_a_word', 'groups_divide',
+    'no_path_is_given', 'keep_their_layout', 'left_to_it', 'nor_',
   )  # fmt: skip
   run = subprocess.run(
     [*command, '-k', ' and '.join(f'not {name}' for name in others)],
@@ -322,7 +318,6 @@ TWO_CORES = {
   ],
 )
 def test_the_cores_are_left_to_it(monkeypatch, changes, count):
-  """Where nobody said otherwise, and it uses all of them."""
   given = TWO_CORES | changes
   monkeypatch.setenv('NPROC', given['set_before'] or '')  # It is put back.
   if given['set_before'] is None:

@@ -28,7 +28,6 @@ CASES = {
 
 @functools.cache
 def make(tokens, width, block, dtype='float32', seed=0):
-  """Queries, a cache and a block, and what else there may be."""
   draw = np.random.default_rng(seed)
 
   def normal(*shape):
@@ -119,7 +118,6 @@ def test_it_is_the_softmax_over_all_that_is_seen(
   'case', ['all', 'long window', 'many sinks', 'everything']
 )
 def test_a_query_has_the_same_bits_beside_others(case):
-  """Of other sequences, and of its own, whatever share of rows it is in."""
   data = make(7, 32, 7)
   q, cache, block, mask, bias = data
   options = options_of(7, bias, **CASES[case])
@@ -165,7 +163,6 @@ def test_a_query_that_sees_nothing_has_zeros():
 
 
 def test_scores_far_apart_and_equal_ones():
-  """The largest alone, and the mean of all."""
   _, cache, block, mask, _ = make(1, 16, 1)
   length = np.full(B, SLOTS, np.int32)
   keys = np.zeros((B, G, 16, SLOTS), np.float32)
@@ -258,7 +255,6 @@ def test_sizes_that_it_has(width, slots):
 
 @pytest.mark.parametrize('kind', ['mask', 'length', 'first', 'bias', 'values'])
 def test_what_does_not_fit_is_refused(kind):
-  """Rows that were left to be broadcast, and a type of its own for values."""
   q, cache, block, mask, bias = make(2, 16, 3)
   length, first = jnp.asarray(LENGTH), jnp.zeros((B, 2), jnp.int32)
   if kind == 'mask':
@@ -277,7 +273,6 @@ def test_what_does_not_fit_is_refused(kind):
 
 
 def test_keys_of_a_cache_far_apart_are_copied():
-  """Whatever is read where it lies, and whatever beside others, is the same."""
   q, cache, block, mask, _ = make(3, 32, 5)
   room = 2048 - SLOTS
   wide = (

@@ -135,7 +135,6 @@ _RELEASED = {
 
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_the_default_configuration_of_a_type_is_read(name):
-  """With the sizes that it has there, which are those of a released model."""
   made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
     **_RELEASED.get(name, {})
   )

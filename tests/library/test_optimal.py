@@ -24,7 +24,6 @@ def pair(seed, vocab, spread=3):
 
 
 def drafts(q, n, replacement):
-  """The chance of every set of drafted tokens."""
   chances = {}
   for tokens in itertools.product(range(len(q)), repeat=n):
     chance = 1.0
@@ -157,10 +156,10 @@ def achieved(p, q, n, replacement, enough, turns=250):
 
 
 LARGE = (
-  (2048, 2, True), (2048, 4, True), (2048, 2, False),
+  (2048, 4, True), (2048, 2, False),
   *(
     pytest.param(*case, marks=pytest.mark.slow)
-    for case in ((2048, 4, False), (49152, 4, True), (49152, 2, False))
+    for case in ((49152, 4, True), (49152, 2, False))
   ),
 )  # fmt: skip
 

@@ -83,7 +83,6 @@ def test_a_tree_at_the_end_of_the_buffer_overwrites_nothing():
 
 @pytest.mark.slow
 def test_the_law_of_the_text_is_that_of_plain_sampling():
-  """The certificate's loop: texts against their enumeration."""
   target = own_models.adapted(vocab=4)
   params = Params(
     own_models.weights(vocab=4, width=8),

@@ -37,7 +37,6 @@ def compiled_anew():
 
 
 def form(layers=1):
-  """The model on the kernel, of so many layers, and its weights."""
   model, params = made('float32')
   return variants.first_layers(model, layers), params
 
@@ -50,7 +49,6 @@ def ways(model, params, rows=ROWS, batch=1):
 
 
 def blocks(*path):
-  """The shape of a weight's blocks."""
   weight = made('float32').params
   for name in path:
     weight = weight[name]
@@ -163,7 +161,6 @@ def test_nothing_parts_where_nothing_is_planted():
 
 @pytest.mark.usefixtures('kernel')
 def test_the_first_block_of_a_text_is_looked_at():
-  """And only a block there has other bits."""
   model, params = form()
   place = len(PROMPT)
 

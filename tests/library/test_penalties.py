@@ -144,7 +144,6 @@ process = jax.jit(jax.vmap(sampling.process))
   stages=STAGES,
 )
 def test_drafted_tokens_count_as_committed_ones_do(logits, prompt, new, stages):
-  """Whatever part of the text is drafted, and as the transcription says."""
   cuts = [max(0, len(new) - n) for n in range(DEPTH + 1)]
   rows = len(cuts)
   with jax.enable_x64(True):
@@ -304,7 +303,6 @@ def target_of(setting):
 
 
 def begin(spec=SPEC):
-  """Rows of every setting, read; and the setting of each."""
   which = np.tile(np.arange(len(SETTINGS)), ROWS)
   prompts, temperature, stages = zip(*(SETTINGS[i] for i in which), strict=True)
   values = make(temperature, stages, 5, SPEC.eos)
@@ -412,7 +410,6 @@ SUBNORMAL = st.sampled_from([1e-45, 1e-38, -1e-39])
   name=st.sampled_from(sorted(IN_RANGE)),
 )
 def test_a_value_is_in_range_or_refused(value, name):
-  """Both as it is given and as it is kept, in float32."""
   with np.errstate(over='ignore'):
     kept = value if IN_RANGE[name] is whole else np.float32(value)
     if abs(kept) < np.finfo(np.float32).tiny:

@@ -252,7 +252,6 @@ def test_a_chain_stops_where_its_policy_says(policy, accepted, sizes):
 
 
 def test_a_confidence_comes_after_the_bias():
-  """Stages that change logits come before it."""
   bias = {1: float(np.log(1 / 4))}  # 0.8 becomes a half, of the first token
   found = drafted(
     policies.confidence(0.55), [0], vocab_size=VOCAB, logit_bias=bias

@@ -22,10 +22,7 @@ from tests.support import models, processes
 
 SLOTS, ROWS = 256, 3
 SMALL, TABLE = models.DRAFT, table.build(models.VOCAB)
-SPECS = {
-  'chain': Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,)),
-  'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
-}
+SPEC = Spec(SMALL, lm.make(SMALL, 2), verify.token, (10,))
 NAMES = 'top_p', 'frequency_penalty', 'min_new_tokens', 'forbidden'
 ASKED = (
   {},
@@ -42,15 +39,13 @@ def _exact(float64):
 
 
 @functools.cache
-def params_of(name):
-  target = SPECS[name].target
+def params_of(target=SMALL):
   return models.double(
     Params(models.weights(target, 5), models.near(target, 5))
   )
 
 
-def request(number, name='chain', **changes):
-  """One of many that differ in all that requests may differ in."""
+def request(number, **changes):
   random = np.random.default_rng(number)
   size = int(random.choice([1, 3, 20, 40, 70, 150]))
   new, least = int(random.integers(0, 40)), 3  # of `ASKED`
@@ -58,43 +53,42 @@ def request(number, name='chain', **changes):
     'prompt': random.integers(0, 10, size).tolist(),
     'new_tokens': max(new, least) if new else 0,
     'key': generate.row_keys(7, [number]),
-    'values': request_sampling.of(SPECS[name], *NAMES).values(
+    'values': request_sampling.of(SPEC, *NAMES).values(
       **ASKED[number % len(ASKED)]
     ),
   }
   return pool.Request(**given | changes)
 
 
-def opened(name='chain', **changes):
+def opened(**changes):
   options = {
-    'spec': SPECS[name],
-    'values': request_sampling.of(SPECS[name], *NAMES).values(),
+    'spec': SPEC,
+    'values': request_sampling.of(SPEC, *NAMES).values(),
     'rows': ROWS,
     'slots': SLOTS,
     'reads': (64,),
     'recording': Recording(origins=True),
   }
-  return pool.Pool(params_of(name), **options | changes)
+  return pool.Pool(params_of(), **options | changes)
 
 
-def started(name, asked, **options):
+def started(asked, **options):
   """A request in a state of its own."""
   given = asked._asdict()
   prompt = given.pop('prompt')
-  given |= {'spec': SPECS[name], 'slots': SLOTS} | options
-  return generate.start(params_of(name), [prompt], **given)
+  given |= {'spec': SPEC, 'slots': SLOTS} | options
+  return generate.start(params_of(), [prompt], **given)
 
 
 def alone(asked):
   """Tokens, counts and origins of a request in a state of its own."""
-  state = started('chain', request(asked), recording=Recording(origins=True))
-  state = generate.generate(params_of('chain'), state, 99, spec=SPECS['chain'])
+  state = started(request(asked), recording=Recording(origins=True))
+  state = generate.generate(params_of(), state, 99, spec=SPEC)
   (new,) = read(state)
   return new.tokens, new.counts, new.origins
 
 
 def whole(parts):
-  """All tokens and origins that were told of a request."""
   return models.joined(parts), models.joined(parts, 'origins')
 
 
@@ -128,10 +122,9 @@ def test_a_text_depends_on_nothing_that_comes_or_goes_beside_it():
 
 
 def test_a_turn_ends_where_a_row_is_free_for_another():
-  """And goes on with the others where none waits."""
   spec = Spec(TABLE, plain.make(), verify.token)
   given = {'spec': spec, 'values': sampling.make(1), 'slots': 128}
-  held = pool.Pool(params_of('tree'), rows=2, **given)
+  held = pool.Pool(params_of(TABLE), rows=2, **given)
 
   def submit(new_tokens):
     key = generate.row_keys(0, [new_tokens])
@@ -156,7 +149,7 @@ def test_stages_that_a_request_does_not_ask_for_change_nothing():
   prompts = [[number, 3] for number in range(8)]
 
   def texts(values):
-    params = params_of('tree')
+    params = params_of(TABLE)
     state = models.decoded(spec, params, prompts, values, new_tokens=20)
     return models.new_tokens(state)
 
@@ -313,7 +306,7 @@ def test_a_draft_reads_no_more_than_the_prompt_is_read_into(name, read):
 def test_slots_to_read_into_must_hold_the_prompt_in_blocks(slots):
   found = request(0, prompt=[1] * 20)
   with pytest.raises(ValueError, match=f'read_slots is {slots}: .* 20 tokens'):
-    started('chain', found, new_tokens=5, read_slots=slots)
+    started(found, new_tokens=5, read_slots=slots)
 
 
 # Requests that end early, or never begin
@@ -360,7 +353,7 @@ def test_a_cancelled_row_computes_no_more():
 def test_what_cannot_be_decoded_is_refused_as_it_is_anywhere(changes):
   found = request(0, **changes)
   with pytest.raises(ValueError, match=r'\w') as expected:
-    started('chain', found)
+    started(found)
   held = opened()
   with pytest.raises(ValueError, match=r'\w') as refused:
     held.submit(found)
@@ -391,8 +384,8 @@ def test_mistakes_of_whoever_opens_a_pool_are_named():
     with pytest.raises(ValueError, match='steps must be'):
       opened().turn(steps)
   with pytest.raises(ValueError, match="stages has no 'topp'"):
-    request_sampling.of(SPECS['chain'], 'topp')
-  kinds = request_sampling.of(SPECS['chain'], 'top_p')
+    request_sampling.of(SPEC, 'topp')
+  kinds = request_sampling.of(SPEC, 'top_p')
   with pytest.raises(ValueError, match='min_p is no stage here'):
     kinds.values(min_p=0.1)
   with pytest.raises(ValueError, match='top_p must be in'):

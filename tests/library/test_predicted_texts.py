@@ -41,7 +41,6 @@ def prediction_of(tokens, start):
 
 
 def best_naively(prediction, text):
-  """What follows the best place, with the numbers that make it the best."""
   found = []
   for i in range(len(prediction) - 1):
     pairs = [*zip(prediction[i::-1], text[::-1], strict=False)]

@@ -194,7 +194,6 @@ def test_heads_of_another_width_are_refused(tmp_path):
 
 
 def test_near_readings_are_of_the_layers_and_the_base(tmp_path):
-  """What `experiments.probe` compares; each is another head."""
   path = write(tmp_path / 'head', SPECULATORS, tensors_of('speculators'))
   found = dflash.alternatives(HOST, path)
   assert {*found} == {

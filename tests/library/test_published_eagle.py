@@ -35,7 +35,6 @@ def target_weights():
 
 @functools.cache
 def tapped(taps):
-  """Features [T, taps, E] of the text."""
   mask, at = transformer.causal(1, len(TEXT))
   forward = jax.jit(functools.partial(written.TARGET.forward, taps=taps))
   out = forward(target_weights(), TEXT[None], at, None, None, mask)

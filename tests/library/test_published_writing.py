@@ -40,7 +40,6 @@ OPTIONS = {
 
 
 def make(**options):
-  """A head with random weights, and these."""
   sizes = Sizes(3, (0, 4, 8), join='pair', **SIZES | options)
   params = Head(TARGET, sizes).init(jax.random.key(0))
   if sizes.draft_vocab:
@@ -69,7 +68,6 @@ def test_a_written_head_is_read_as_it_was(tmp_path, options):
 
 
 def test_the_form_is_that_of_speculators(tmp_path):
-  """Names and switches as RedHatAI's heads have them."""
   sizes, params = make(norms=('token', 'feature', 'last', 'residual'))
   write(tmp_path / 'head', sizes, params, architectures=('LlamaForCausalLM',))
   config = json.loads((tmp_path / 'head/config.json').read_text())
