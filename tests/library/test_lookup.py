@@ -147,19 +147,6 @@ def test_drafts_are_those_of_plain_python(candidates, least, text, reference):
   assert {x[:-1] for x in paths} <= {(), *paths}
 
 
-@few
-@hypothesis.given(reference=corpora, pattern=st.lists(tokens, max_size=4))
-def test_places_are_all_that_begin_with_a_pattern(reference, pattern):
-  order = retrieval.sort_places(np.array(reference))
-  assert order.tolist() == sort_naively(reference)
-  corpus = retrieval.Corpus(jnp.array(reference), jnp.array(order))
-  padded = jnp.array(pattern + [0] * (4 - len(pattern)))
-  begin, end = jax.jit(retrieval.find)(corpus, padded, len(pattern))
-  size = len(pattern)
-  begins = [reference[i : i + size] == pattern for i in range(SIZE)]
-  assert sorted(order[begin:end].tolist()) == np.flatnonzero(begins).tolist()
-
-
 def test_places_of_long_repetitions_stay_in_order():
   order = retrieval.sort_places(np.zeros(100, int))
   assert order[:31].tolist() == list(range(99, 68, -1))
