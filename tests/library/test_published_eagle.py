@@ -167,9 +167,13 @@ def test_near_readings_of_masks_are_other_heads(tmp_path):
   assert len({*made}) == len(found) + 1
 
 
+# What a description does not look at.
+OF_WEIGHTS = 'has shape .* where config.json makes it', 'is I8'
+
+
 def refused(path, message, host=HOST):
   reads = (eagle.load, host, path), (heads.describe, path, host)
-  for read, *given in reads:
+  for read, *given in reads[: 1 if message in OF_WEIGHTS else 2]:
     with pytest.raises(ValueError, match=message) as error:
       read(*given)
     assert '\n' not in str(error.value)
