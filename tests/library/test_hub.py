@@ -75,7 +75,8 @@ def test_a_directory_comes_before_a_name(directory, cache, monkeypatch):
 
 
 def test_a_heads_name_is_read_like_that_of_a_model(cache):
-  target = specjax.load(specjax.pair.path('target'))
+  described = checkpoints.describe(specjax.pair.path('target'))
+  target = specjax.types.Target(described.model)
   source = specjax.pair.path('early_exit_1')
   hub.store(cache, 'owner/exit', specjax.pair.pathlib.Path(source))
   named = specjax.drafters.early_exit.load(target, 'owner/exit')
