@@ -142,7 +142,7 @@ def test_rows_of_a_pool_are_those_that_each_is_alone():
 
 
 LM = specjax.types.LoadedDrafter(
-  models.DRAFT, lambda depth: lm.make(models.DRAFT, depth)
+  models.TARGET, lambda depth: lm.make(models.DRAFT, depth)
 )
 
 
