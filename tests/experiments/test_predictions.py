@@ -72,16 +72,12 @@ def board(*checks, speeds=((60, 58), (70, 40))):
   return predict_report.Board([*checks, *rows])
 
 
-def test_domains_count_together():
-  found = board()
-  both = found.speed('b', 2, ['code', 'text'], 0.0)
-  assert both == pytest.approx(200 / (40 + 70) / 1.3)
-  assert found.winner(0.0).speed == pytest.approx(both)
-
-
 def test_candidates_are_ranked_where_they_are_asked_for():
   """Tokens over target calls and plain steps a step, at the best length."""
   found = board()
+  both = found.speed('b', 2, ['code', 'text'], 0.0)
+  assert both == pytest.approx(200 / (40 + 70) / 1.3)
+  assert found.winner(0.0) == ('b', 2, both)
   code = found.ranked(('b', 'a'), ['code'], 0.0)
   assert [(one.drafter, one.gamma) for one in code] == [('b', 2), ('a', 1)]
   speeds = [100 / 40 / 1.3, 100 / 60 / 1.2]
