@@ -68,22 +68,16 @@ def test_a_better_reading_is_found_and_a_worse_one_is_not():
   base, better, worse = draw(np.random.default_rng(2), [0.4, 0.5, 0.3])
   assert readings.compare(base, better, 2).better
   assert not readings.compare(base, worse, 2).better
-
-
-def test_the_best_of_the_clearly_better_is_named():
+  # A difference that is sure but slight is not clear.
+  places, accepted = np.full(32, 1000), np.full((32, 1), 500)
+  base = Look(places, accepted + np.arange(32)[:, None] % 2)
+  found = readings.compare(base, base._replace(accepted=base.accepted + 5), 1)
+  assert found.low > 0
+  assert not found.better
   rows = {'a': (0.4, True), 'b': (0.6, True), 'c': (0.9, False)}
   found = {n: readings.Difference(v, 0, 1, b) for n, (v, b) in rows.items()}
   assert readings.best_of(found) == 'b'
   assert readings.best_of({'c': found['c']}) == CONFIGURED
-
-
-def test_a_difference_that_is_sure_but_slight_is_not_clear():
-  places, accepted = np.full(32, 1000), np.full((32, 1), 500)
-  base = Look(places, accepted + np.arange(32)[:, None] % 2)
-  slight = Look(places, base.accepted + 5)
-  found = readings.compare(base, slight, 1)
-  assert found.low > 0
-  assert not found.better
 
 
 def test_a_reading_that_drafts_fewer_tokens_is_compared_over_these():
@@ -149,6 +143,8 @@ def test_the_right_reading_is_found_and_rows_are_kept(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
+  with pytest.raises(UserError, match='name a head'):
+    probe.prepare(tiny.experiment(folder))
   x = experiment(folder, tmp_path / 'a', 'target')
   x.candidates['target'].options['widths'] = (2, 1, 1)
   x.verifiers = ('recursive',)
@@ -163,6 +159,24 @@ def test_a_tree_is_probed_as_a_chain(folder, tmp_path):
 def probed(folder, tmp_path_factory):
   x = experiment(folder, tmp_path_factory.mktemp('probed') / 'a', 'draft')
   return probe.Probe(probe.prepare(x))
+
+
+@pytest.mark.slow
+def test_the_short_probe_finds_the_right_reading(probed, monkeypatch):
+  one, loaded = probed.plan.drafters['draft'], probed.built
+  jobs = probe.jobs(probed.built.job, probed.built.prompts, 6, 5)
+  assert sum(job.live for job in jobs) == 6
+  found = probe.short(one, loaded, jobs)
+  assert found['best'] == 'the weights of the target'
+  assert found['changes'] == {'member': 'target'}
+  assert found['best_accepted'] == found['gamma'] == 3
+  assert (found['alternatives'], found['prompts']) == (1, 6)
+  # Texts without a whole draft say nothing.
+  none = Look(np.zeros(8, int), np.zeros((8, 3)))
+  monkeypatch.setattr(probe, 'look', lambda *_: none)
+  assert probe.short(one, loaded, probed.jobs) == {}
+  with pytest.raises(UserError, match='all texts of the target end within 3'):
+    probed.run()
 
 
 @pytest.mark.slow
@@ -184,22 +198,6 @@ def test_a_reading_that_overflows_accepts_nothing(probed, monkeypatch):
   calls.clear()
   with pytest.raises(measure.NotFinite):
     probe.look(head, loaded, {}, jobs)
-
-
-@pytest.mark.slow
-def test_texts_without_a_whole_draft_say_nothing(probed, monkeypatch):
-  none = Look(np.zeros(8, int), np.zeros((8, 3)))
-  monkeypatch.setattr(probe, 'look', lambda *_: none)
-  head, loaded = probed.plan.drafters['draft'], probed.built
-  assert probe.short(head, loaded, probed.jobs) == {}
-  with pytest.raises(UserError, match='all texts of the target end within 3'):
-    probed.run()
-
-
-def test_what_cannot_be_mistaken_is_refused(folder):
-  x = tiny.experiment(folder)
-  with pytest.raises(UserError, match='name a head'):
-    probe.prepare(x)
 
 
 def read(name, read_as):
@@ -311,15 +309,3 @@ def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
   right = found | {'best': CONFIGURED}
   said = ' '.join(run_report.pairing([rows[0] | {'reading': right}]).split())
   assert 'read as it is configured (0.02 of 3 drafted tokens' in said
-
-
-@pytest.mark.slow
-def test_the_short_probe_finds_the_right_reading(probed):
-  one, loaded = probed.plan.drafters['draft'], probed.built
-  jobs = probe.jobs(probed.built.job, probed.built.prompts, 6, 5)
-  assert sum(job.live for job in jobs) == 6
-  found = probe.short(one, loaded, jobs)
-  assert found['best'] == 'the weights of the target'
-  assert found['changes'] == {'member': 'target'}
-  assert found['best_accepted'] == found['gamma'] == 3
-  assert (found['alternatives'], found['prompts']) == (1, 6)

@@ -60,8 +60,8 @@ def test_a_narrow_terminal_shows_the_counts():
   one.note = 'and a note'
   line = one.line(width=30)
   assert len(line) < 30
-  assert line.startswith('a long')
-  assert line.endswith(': 0 of 3, 0.0 s')
+  assert re.fullmatch('a long.*: 0 of 3, 0.0 s', line)
+  assert [*map(progress.clock, (12.34, 125))] == ['12.3 s', '2:05']
 
 
 def test_a_phase_that_fails_or_must_not_last_leaves_no_line(capsys):
@@ -77,10 +77,6 @@ def test_the_first_item_is_waited_for(capsys):
   assert capsys.readouterr().err.startswith('waiting: ')
   assert [*items] == [1, 2]
   assert [*progress.until_first('waiting', iter([]))] == []
-
-
-def test_a_duration_is_short():
-  assert [*map(progress.clock, (12.34, 125))] == ['12.3 s', '2:05']
 
 
 @pytest.mark.slow
