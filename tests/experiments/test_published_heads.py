@@ -33,6 +33,12 @@ def written(folder, tmp_path_factory):
   files.save(place / 'own', trained.config | own, params)
   target = str(folder / 'target')
   export.write(str(place / 'own'), str(place / 'theirs'), target, 'a/b', 3)
+  sizes = SIZES | {'block': 4, 'layers': 1, 'mask_token': 0}
+  del sizes['width']
+  trained = dflash.trainable(model, **sizes)
+  params = jax.jit(dflash.Head(model, sizes_of(trained.config)).init)
+  files.save(place / 'block', trained.config | own, params(jax.random.key(0)))
+  export.write(str(place / 'block'), str(place / 'blocks'), target, '', None)
   return place
 
 
@@ -41,52 +47,33 @@ def experiment(folder, **changes):
   return tiny.experiment(folder, **usual | changes)
 
 
-def test_an_exported_head_drafts_as_the_one_that_was_trained(folder, written):
+@pytest.mark.parametrize(
+  ('kind', 'names'),
+  [(eagle, ('own', 'theirs')), (dflash, ('block', 'blocks'))],
+)
+def test_an_exported_head_drafts_as_the_one_that_was_trained(
+  folder, written, kind, names
+):
   model = checkpoints.describe(folder / 'target').model
   fingerprint = functools.partial(checkpoints.fingerprint, folder / 'target')
   host = Target(model, fingerprint=fingerprint)
-  own = eagle.load(host, written / 'own')
-  theirs = eagle.load(host, written / 'theirs')
+  own, theirs = (kind.load(host, written / name) for name in names)
   assert (own.pairing, theirs.pairing) == ('', 'unverified')
   assert own.make(3) == theirs.make(3)  # Of the same head, option by option.
-  same = jax.tree.map(
-    lambda a, b: bool((a == b).all()), own.params, theirs.params
-  )
-  assert all(jax.tree.leaves(same))
-
-
-def test_an_exported_block_drafts_as_the_one_that_was_trained(folder, tmp_path):
-  model = checkpoints.describe(folder / 'target').model
-  sizes = SIZES | {'block': 4, 'layers': 1, 'mask_token': 0}
-  del sizes['width']
-  trained = dflash.trainable(model, **sizes)
-  fingerprint = functools.partial(checkpoints.fingerprint, folder / 'target')
-  head = dflash.Head(model, sizes_of(trained.config))
-  params = jax.jit(head.init)(jax.random.key(0))
-  own = trained.config | {'target': fingerprint()}
-  files.save(tmp_path / 'own', own, params)
-  target = str(folder / 'target')
-  export.write(str(tmp_path / 'own'), str(tmp_path / 'to'), target, '', None)
-  host = Target(model, fingerprint=fingerprint)
-  a, b = (dflash.load(host, tmp_path / name) for name in ('own', 'to'))
-  assert a.make(3) == b.make(3)
   assert jax.tree.all(
-    jax.tree.map(lambda a, b: (a == b).all(), a.params, b.params)
+    jax.tree.map(lambda a, b: (a == b).all(), own.params, theirs.params)
   )
 
 
-@pytest.mark.parametrize('name', ['own', 'theirs'])
-def test_a_head_is_recognised_as_the_draft(folder, written, name):
-  x = experiment(folder, draft=Draft(str(written / name)))
-  (found,) = plan(x).drafters.values()
-  assert (found.name, found.load) == (name, 'specjax.drafters.eagle.load')
-  assert found.path == str(written / name)
-
-
-def test_a_candidate_is_recognised_too(folder, written):
-  path = str(written / 'theirs')
+def test_heads_are_recognised(folder, written):
+  """As the draft, in both forms, and as a candidate."""
+  for name in ('own', 'theirs'):
+    x = experiment(folder, draft=Draft(str(written / name)))
+    (found,) = plan(x).drafters.values()
+    assert (found.name, found.load) == (name, 'specjax.drafters.eagle.load')
+    assert found.path == str(written / name)
   drafts = {
-    'head': Candidate('lm', 2, path, {'beam': 2, 'nodes': 4}),
+    'head': Candidate('lm', 2, found.path, {'beam': 2, 'nodes': 4}),
     'model': Candidate('lm', 2, str(folder / 'draft')),
   }
   found = plan(experiment(folder, candidates=drafts, drafters=())).drafters
@@ -103,9 +90,6 @@ def test_a_run_says_that_the_pairing_is_unverified(folder, written, capsys):
   assert 'warning: theirs: ' in told
   assert 'names a/b as its target, and this one is called target' in told
   assert 'theirs: unverified pairing: no fingerprint says' in told
-
-
-def test_a_summary_names_drafters_of_unverified_pairing():
   rows = [{'drafter': 'b', 'pairing': 'unverified'}, {'drafter': 'a'}]
   assert 'Unverified pairing: b. No' in run_report.pairing(rows)
   assert run_report.pairing(rows[1:]) == ''
