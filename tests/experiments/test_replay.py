@@ -127,43 +127,22 @@ def test_drafters_look_on_together_as_they_do_alone(kinds):
 
 
 @pytest.mark.slow
-def test_a_draft_that_is_not_finite_is_refused():
-  damaged = jax.tree.map(lambda x: x * np.nan, models.params_of('lm').drafter)
-  params = models.params_of('lm')._replace(drafter=damaged)
-  with pytest.raises(measure.NotFinite):
-    replay.watch([measure.Decoding(LOOK, params)], job(0), [True])
+def test_calls_are_those_of_the_loop():
+  """The loop itself, by chance: 40 rounds of other keys.
 
-
-# The loop itself, by chance; what is above enumerates every text.
-
-
-@pytest.fixture(scope='module')
-def rounds():
-  """Runs of the loop and texts that a draft looked on at, with many keys."""
-  params, found = models.params_of('lm'), []
+  A shift of 4 standard errors would be a false alarm once in 16,000.
+  """
+  params, rounds = models.params_of('lm'), []
+  loop, look = (measure.Decoding(spec, params) for spec in (LOOP, LOOK))
   for turn in range(40):
-    loop, look = (measure.Decoding(spec, params) for spec in (LOOP, LOOK))
     run = measure.decode(loop, job(turn), timed=False)
-    found.append((run, *replay.watch([look], job(turn), [True])))
-  return found
-
-
-@pytest.mark.slow
-def test_greedy_calls_are_those_of_the_loop(rounds):
+    rounds.append((run, *replay.watch([look], job(turn), [True])))
   run, seen = rounds[0]
   for row in (0, 1):
     assert models.TEMPERATURES[row] == 0
     assert seen[row].text.tolist() == run.texts[row]
     assert seen[row].calls(GAMMA) == run.counts.target_calls[row]
     assert seen[row].calls(GAMMA) < len(run.texts[row])  # Some was accepted.
-
-
-@pytest.mark.slow
-def test_sampled_calls_are_those_of_the_loop_on_average(rounds):
-  """Calls per token of both, over 40 rounds of other keys.
-
-  A shift of 4 standard errors would be a false alarm once in 16,000.
-  """
   rows = [i for i, t in enumerate(models.TEMPERATURES) if t]
 
   def calls_per_token(run, seen, i):
@@ -174,11 +153,7 @@ def test_sampled_calls_are_those_of_the_loop_on_average(rounds):
   error = np.std(apart, ddof=1) / np.sqrt(len(apart))
   assert 0 < error < 0.02
   assert abs(np.mean(apart)) < 4 * error
-
-
-@pytest.mark.slow
-def test_overlaps_are_the_means_of_chances(rounds):
-  """sum(min(p, q)) is what min(1, q / p) is on average over the target."""
+  # sum(min(p, q)) is what min(1, q / p) is on average over the target.
   sampled = [seen for _, row in rounds for seen in row[2:]]
   beta = np.array([seen.beta.sum() for seen in sampled])
   chance = [np.minimum(seen.q / seen.p, 1).sum() for seen in sampled]
@@ -186,3 +161,8 @@ def test_overlaps_are_the_means_of_chances(rounds):
   error = apart.std(ddof=1) / np.sqrt(len(apart))
   assert abs(apart.mean()) < 4 * error
   assert error / np.mean(beta) < 0.02
+
+  damaged = jax.tree.map(lambda x: x * np.nan, params.drafter)
+  broken = look._replace(params=params._replace(drafter=damaged))
+  with pytest.raises(measure.NotFinite):
+    replay.watch([broken], job(0), [True])
