@@ -19,6 +19,7 @@ from specjax.reports import plots, step_picture
 from specjax.reports import run as run_report
 from specjax.stats.folders import SAMPLES
 from tests.support import browser
+from tests.support import rows as made_rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 PICTURE = ROOT / 'results/quickstart' / step_picture.FILE
@@ -35,18 +36,15 @@ ALLOWED = {
 
 def row(**changes):
   """A cell whose numbers can be checked by hand."""
-  return {
-    'config': 'tiny', 'target': 'big', 'drafter': 'small', 'verifier': 'token',
-    'gamma': 2, 'domain': 'code', 'temperature': 0.0, 'lossless': True,
-    'batch': 1, 'prompts': 8, 'drafted': 20, 'histogram': [4, 3, 3],
-    'tau_without_bonus': 0.9,
-    'alpha': 0.5, 'alpha_ci': [0.4, 0.7], 'tau': 1.9, 'tau_ci': [1.8, 2.0],
-    'acceptance_by_position': [0.6, 0.3], 'tokens_per_second': 90.0,
-    'baseline_tokens_per_second': 60.0, 'speedup': 1.5,
-    'speedup_ci': [1.25, 1.625], 'predicted_speedup': 1.6, 'c': 0.1, 'v': 1.2,
-    'repetition': 0.25, 'identical_to_plain': 8, 'differences': [],
-    'seed': 0, 'device': 'abacus', 'versions': {'jax': '1'}, 'commit': None,
-  } | changes  # fmt: skip
+  own = {
+    'target': 'big', 'drafter': 'small', 'drafted': 20, 'histogram': [4, 3, 3],
+    'tau_without_bonus': 0.9, 'alpha_ci': [0.4, 0.7], 'tau': 1.9,
+    'tau_ci': [1.8, 2.0], 'acceptance_by_position': [0.6, 0.3],
+    'tokens_per_second': 90.0, 'baseline_tokens_per_second': 60.0,
+    'speedup': 1.5, 'speedup_ci': [1.25, 1.625], 'predicted_speedup': 1.6,
+    'c': 0.1, 'v': 1.2,
+  }  # fmt: skip
+  return made_rows.row(**own | changes)
 
 
 def text(**changes):
@@ -80,8 +78,7 @@ class Page(html.parser.HTMLParser):
     self.text += data
 
 
-@pytest.fixture(scope='module')
-def page():
+def test_markup_from_outside_is_text():
   """Everything that comes from outside is hostile."""
   names = ('drafter', 'domain', 'config', 'target', 'device', 'verifier')
   own = dict.fromkeys(names, HOSTILE)
@@ -95,10 +92,7 @@ def page():
       tokens=[token | {'others': [other]}],
     )
   ]
-  return Page(report_page.render([row(**own, **versions)], texts))
-
-
-def test_markup_from_outside_is_text(page):
+  page = Page(report_page.render([row(**own, **versions)], texts))
   assert {tag for tag, _ in page.elements} <= ALLOWED
   assert not [name for name in page.attributes if name.startswith('on')]
   images = [a['src'] for tag, a in page.elements if tag == 'img']
@@ -108,6 +102,17 @@ def test_markup_from_outside_is_text(page):
   assert page.text.count(HOSTILE) >= 10
   labels = [a['aria-label'] for _, a in page.elements if 'aria-label' in a]
   assert any(HOSTILE in label for label in labels)
+  # It asks for nothing from elsewhere.
+  links = {'href', 'srcset', 'action', 'data', 'poster', 'background'}
+  assert not links & set(page.attributes)
+  styles = [a['style'] for _, a in page.elements if 'style' in a]
+  assert all(style.startswith('--chance: ') for style in styles)
+  source = report_page.render([row()], [text()])
+  assert not re.search(r'https?:|url\(|@import', source)
+  # The same rows make the same page.
+  assert source == report_page.render([row()], [text()])
+  assert '1.50' in source
+  assert '[1.25' in source
 
 
 COMMAND = 'specjax run pair --target.path=' + 'a/long/path/' * 12
@@ -198,25 +203,6 @@ def test_a_figure_has_ten_drafters_of_ten_colours():
   assert '10 of 12 drafters' in figure.legends[0].get_title().get_text()
 
 
-@pytest.fixture(scope='module')
-def source():
-  return report_page.render([row()], [text()])
-
-
-def test_the_page_asks_for_nothing_from_elsewhere(page, source):
-  links = {'href', 'srcset', 'action', 'data', 'poster', 'background'}
-  assert not links & set(page.attributes)
-  styles = [a['style'] for _, a in page.elements if 'style' in a]
-  assert all(style.startswith('--chance: ') for style in styles)
-  assert not re.search(r'https?:|url\(|@import', source)
-
-
-def test_the_same_rows_make_the_same_page(source):
-  assert source == report_page.render([row()], [text()])
-  assert '1.50' in source
-  assert '[1.25' in source
-
-
 def test_tokens_are_marked_and_what_was_rejected_can_be_reached():
   shown = Page(report_page.Coloured([text()])._repr_html_())
   spans = [a for tag, a in shown.elements if tag == 'span']
@@ -259,9 +245,7 @@ def test_speeds_are_drawn_where_they_were_measured():
   assert theory[3] == pytest.approx([3, 1.875 / 1.6])
   assert theory[5] == pytest.approx([5, 1.96875 / 2.0])
   assert theory[0] == [0, 1]
-
-
-def test_no_theory_is_drawn_for_trees_and_lossy_rules():
+  # Of trees and lossy rules there is none.
   for changes in ({'drafted': 60}, {'lossless': False}):
     figure = plots.speedup_against_gamma([row(**changes)])
     assert all(len(points) <= 2 for points in drawn(figure.axes[0]))
@@ -274,9 +258,7 @@ def test_acceptance_is_drawn_by_position():
   assert first[0] == [1, 0.6]
   assert first[1][1] != first[1][1]
   assert second == [[1, 0.6], [2, 0.3]]
-
-
-def test_many_drafters_have_a_legend_above_the_axes():
+  # Many drafters have a legend above the axes.
   rows = [row(drafter=name) for name in 'abcdefghi']
   (legend,) = plots.acceptance_by_position(rows).legends
   assert [text.get_text() for text in legend.get_texts()] == list('abcdefghi')

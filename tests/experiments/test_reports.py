@@ -8,16 +8,14 @@ import re
 
 import pytest
 
-from experiments import against, step_costs, tables
+from experiments import tables
 from specjax import reports
 from specjax.bench import results
 from specjax.cli import names
 from specjax.reports import (
   certify,
-  explain,
   parity,
   predict,
-  run,
   verdicts,
 )
 from specjax.stats import row as fields
@@ -43,12 +41,6 @@ def committed() -> dict[str, list[dict]]:
   }
 
 
-def test_every_committed_row_has_a_report_and_its_fields():
-  for rows in committed().values():
-    assert {*map(reports.fault, rows)} == {''}
-    assert reports.of(rows).summary(rows) == reports.summary(rows)
-
-
 def test_every_field_of_committed_rows_is_declared():
   older = re.compile('.*_percentile(_ci)?')  # Of rows that were made before.
   for rows in committed().values():
@@ -56,38 +48,6 @@ def test_every_field_of_committed_rows_is_declared():
       if declared := fields.of(one):
         unknown = one.keys() - {*fields.names(declared)}
         assert all(map(older.fullmatch, unknown)), unknown
-
-
-def test_a_new_field_is_one_declaration():
-  declared = fields.RUN | {
-    'weight': fields.Field(float, 'of the machine', 'kg')
-  }
-  assert fields.fault(made.row(weight='much'), declared).startswith(
-    'has the weight'
-  )
-  assert fields.fault(made.row(weight=3), declared) == ''
-  assert ['`weight`', 'a number', 'kg', '', 'of the machine'] in (
-    fields.documentation(declared)
-  )
-
-
-def test_definitions_are_told_apart_where_rows_have_them():
-  old = made.row()
-  assert 'By definition' not in run.summary([old])
-  of_request = {'tau_per_request': 2.125, 'tau_per_request_ci': [2.05, 2.25]}
-  new = made.row(**of_request, tau_per_step=2.5, speedup_of_rates=None)
-  part = run.summary([old, new]).partition('### By definition')[2]
-  names, first, *_ = made.cells(part)
-  line = dict(zip(names, first, strict=True))
-  assert line['tau'] == '2.00 [1.90, 2.10]'
-  assert line['tau per request'] == '2.12 [2.05, 2.25]'
-  assert line['tau per step'] == '2.50'
-  assert line['speed-up of rates'] == line['speed-up'] == '-'
-
-
-def test_every_program_exists():
-  for rows in committed().values():
-    assert importlib.util.find_spec(f'experiments.{rows[0]["program"]}')
 
 
 def stored_names(value) -> set[str]:
@@ -132,11 +92,7 @@ def test_rows_of_no_known_program_are_refused():
   ],
 )
 def test_a_value_of_another_type_is_named(changes, fault):
-  found = reports.fault(made.row(**changes))
-  assert found.startswith(fault)
-  assert found.endswith(
-    ': remove it, and the command that made it measures it again'
-  )
+  assert reports.fault(made.row(**changes)).startswith(fault)
 
 
 def test_a_missing_field_is_named_and_an_optional_one_is_not():
@@ -145,10 +101,22 @@ def test_a_missing_field_is_named_and_an_optional_one_is_not():
   del row['new_tokens'], row['repetition']
   assert reports.fault(row) == ''
   del row['tau'], row['c']
-  assert reports.fault(row).startswith('has no tau, c: remove it')
+  found = reports.fault(row)
+  assert found.startswith('has no tau, c: remove it')
+  assert found.endswith(', and the command that made it measures it again')
   for name, rows in committed().items():
-    assert reports.fault({'program': rows[0]['program']}).startswith('has no ')
+    program = rows[0]['program']
+    assert importlib.util.find_spec(f'experiments.{program}')
+    assert reports.fault({'program': program}).startswith('has no ')
     assert reports.fault(rows[0] | {'program': 'unknown'}) == '', name
+  # A new field is one declaration.
+  kilograms = fields.Field(float, 'of the machine', 'kg')
+  declared = fields.RUN | {'weight': kilograms}
+  heavy = fields.fault(made.row(weight='much'), declared)
+  assert heavy.startswith('has the weight')
+  assert fields.fault(made.row(weight=3), declared) == ''
+  line = ['`weight`', 'a number', 'kg', '', 'of the machine']
+  assert line in fields.documentation(declared)
 
 
 @pytest.fixture
@@ -219,8 +187,7 @@ def test_texts_that_part_are_counted():
   )
   assert 'are identical. On' in said(parity.headline(rows[:1]))
 
-
-def test_the_operation_at_which_bits_part_is_said():
+  # The operation at which bits part is said.
   def part(operation, rows, **more):
     change = dict.fromkeys(('gap', 'margin', 'noise', 'rounding'), 0.1)
     change |= {'prompt': 3, 'position': 5, 'tokens': [1, 2], 'verdict': 'bug'}
@@ -274,48 +241,6 @@ def test_a_certificate_says_whether_it_holds():
     assert '### Distribution of whole texts' in certify.summary(rows)
 
 
-def peer(method, speedup, **changes):
-  row = {'program': 'against', 'method': method, 'draft': None}
-  row |= {'gamma': None, 'domain': 'all', 'temperature': 0.0, 'prompts': 15}
-  row |= {'tokens_per_second': 9.0, 'decoding_tokens_per_second': None}
-  row |= {'speedup': speedup, 'speedup_ci': [speedup - 0.1, speedup + 0.1]}
-  return row | {'device': 'an abacus', 'threads': 2} | changes
-
-
-def test_the_fastest_of_two_libraries_whichever_it_is():
-  rows = [
-    peer('specjax plain', 0.5),
-    peer('specjax draft', 0.7, draft='small'),
-    peer('transformers plain', 1.0, speedup_ci=None),
-    peer('specjax plain', 9.0, domain='code'),
-  ]
-  found = said(against.headline(rows))
-  assert (
-    '- all, temperature 0: specjax draft (small) 0.70 [0.60, 0.80], '
-    'transformers plain 1.00' in found
-  )
-  assert 'code' not in found  # It is a part of all.
-  assert 'code, temperature 0' in against.headline(rows[3:])
-  # Rows of another machine stand beside them.
-  rows.append(peer('specjax draft', 3.0, draft='small', device='a loom'))
-  found = said(against.headline(rows))
-  assert 'a loom: all, temperature 0: specjax draft (small) 3.00' in found
-  assert 'an abacus: all, temperature 0: specjax draft (small) 0.70' in found
-  assert against.summary(rows).count('###') == 3
-
-
-def step(sweep, **changes):
-  row = {'program': 'step_costs', 'sweep': sweep, 'step_ms': 2.0}
-  return row | {'dtype': 'float32', 'device': 'an abacus'} | changes
-
-
-def test_a_sweep_has_conditions_and_a_table():
-  new = [step('moonlight', size=3)]
-  found = said(step_costs.headline(new))
-  assert found == 'Medians of steps. On an abacus: float32.'
-  assert '### moonlight' in step_costs.summary(new)
-
-
 def replayed(**changes):
   row = {'program': 'predict', 'part': 'replay', 'drafter': 'a'}
   row |= {'domain': 'code', 'temperature': 0.0, 'prompts': 8, 'tokens': 1000}
@@ -337,25 +262,6 @@ def test_a_prediction_is_said_before_it_is_complete():
   found = said(predict.headline(rows))
   assert '| 0 | a | 2 | 1.43 | - |' in found
   assert 'a plain step took 2.0 ms' in found
-
-
-def explained(gamma, predicted, speedup, **changes):
-  row = made.row(program='explain', gamma=gamma, timed=True, **changes)
-  row |= {'predicted_speedup': predicted, 'speedup': speedup, 'c': 0.1}
-  row |= {'v': 1.2, 'measured_over_predicted': speedup / predicted}
-  row |= {'asked_gamma': gamma, 'steps': 9, 'seconds': 1.0}
-  return row | {'baseline_tokens_per_second': 50.0, 'tau': 2.0}
-
-
-def test_an_explanation_is_said_before_it_is_complete():
-  rows = [explained(2, 1.2, 0.6), explained(1, 1.1, 1.1)]
-  found = said(explain.headline(rows))
-  assert found.startswith('Best gamma: 2, 0.60 times plain decoding. Where')
-  assert 'Measured over predicted is 0.50 to 1.00.' in found
-  bad = [row | {'impossible': ['v is 0.4']} for row in rows]
-  found = said(explain.headline(bad))
-  assert found.startswith('No draft length has numbers that can be true.')
-  assert 'in 2 of 2 rows' in found
 
 
 @pytest.mark.parametrize('name', list(committed()))
