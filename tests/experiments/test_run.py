@@ -130,33 +130,24 @@ def test_rows_of_other_prompts_are_refused(folder, tmp_path):
     Runner(plan(x))
 
 
-def test_rows_count_every_token(rows):
+def test_rows_of_a_run(rows):
+  both = {'whole'} | ({'native'} if native.available() else set())
   for row in rows:
     assert row['tokens'] == 2 * 12
     assert sum(row['histogram']) <= row['target_calls'] <= row['tokens']
     assert row['tau_ci'] is None  # Two prompts are too few.
-  assert {r['compilations'] for r in rows} == {1}  # Whatever the temperature.
-
-
-def test_greedy_rows_are_plain_decoding(rows):
-  greedy = [r for r in rows if r['temperature'] == 0]
-  assert greedy
-  for row in greedy:
-    verdicts = [d['verdict'] for d in row['differences']]
-    assert verdicts.count('bug') == 0
-    assert row['identical_to_plain'] + len(verdicts) == row['prompts']
-
-
-def test_rows_say_which_layouts_were_timed(rows):
-  """And the baseline is the fastest of those there are."""
-  both = {'whole'} | ({'native'} if native.available() else set())
-  for row in rows:
+    # The baseline is the fastest layout of those that there are.
     for choice in (row['baseline'], row['verification']):
       seconds = choice['seconds_per_step']
       assert seconds.keys() == both
       assert choice['layout'] == min(seconds, key=seconds.get)
     assert isinstance(row['impossible'], list)
+  assert {r['compilations'] for r in rows} == {1}  # Whatever the temperature.
   assert len({json.dumps(row['baseline']) for row in rows}) == 1
+  (greedy,) = (r for r in rows if r['temperature'] == 0)
+  verdicts = [d['verdict'] for d in greedy['differences']]
+  assert verdicts.count('bug') == 0
+  assert greedy['identical_to_plain'] + len(verdicts) == greedy['prompts']
 
 
 def test_the_last_batch_is_filled_up_with_nothing(folder, tmp_path):
@@ -192,36 +183,6 @@ def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
     runner.run()
   again = results.Folder(tmp_path / 'a', results.settings_of(x))
   assert again.rows == [{'schema': SCHEMA} | kept]
-
-
-@pytest.mark.slow
-def test_without_times_prompts_count_alike_in_any_batch(folder, rows, tmp_path):
-  x = tiny.experiment(
-    folder, drafters=('ngram',), prompts=THREE, results=str(tmp_path / 'a'),
-    timed=False, batch=2,
-  )  # fmt: skip
-  runner = Runner(plan(x))
-  runner.run()
-  alone = {r['temperature']: r for r in rows}
-  assert len(runner.folder.rows) == len(alone) == 2
-  for row in runner.folder.rows:
-    other = alone[row['temperature']]
-    # The third is alone in its batch, and counts like the others.
-    units = ('unit_tokens', 'unit_target_calls', 'unit_prefixes')
-    assert {row['prompts'], *(len(row[name]) for name in units)} == {3}
-    # The last token has no room behind it, so that place is not counted.
-    assert row['tokens'] == sum(row['unit_prefixes']) + 3 == 3 * 12
-    assert row['baseline'] is None
-    for name in ('unit_tokens', 'unit_target_calls', 'unit_histogram'):
-      assert row[name][:2] == other[name]
-    found = row['unit_overlap'][:2]
-    assert found == pytest.approx(other['unit_overlap'], abs=1e-3)
-    assert row['speedup'] is None
-    assert row['c'] is None
-    # The log and the counts are two accounts of the same steps.
-    bins = row['acceptance_by_context']
-    assert sum(b['steps'] for b in bins) == sum(row['histogram'])
-    assert other['acceptance_by_context'] is None
 
 
 def test_drafters_of_one_program_have_alphas_of_their_own():
