@@ -159,7 +159,17 @@ def test_an_answer_ends_before_a_stop_string(client):
     parts = [*out] if options else [out]
     assert ''.join(x.choices[0].text for x in parts) == shown
     assert parts[-1].choices[0].finish_reason == 'stop'
-  assert complete(client, stop=stop).usage.completion_tokens < NEW
+  one = complete(client, stop=stop)
+  assert one.usage.completion_tokens < NEW
+  parts = [*complete(client, stop=stop, **USAGE)]
+  assert parts[-1].metrics == one.metrics
+  assert parts[0].seed == one.seed == 3
+  # All but the tokens of the last step were told.
+  found = one.metrics['speculative_decoding']
+  assert 0 < found['num_spec_steps'] <= one.usage.completion_tokens
+  assert found['num_accepted_draft_tokens'] <= (
+    one.usage.completion_tokens + found['num_spec_tokens']
+  )
 
 
 def test_a_seed_that_was_drawn_makes_the_answer_again(client):
@@ -168,16 +178,6 @@ def test_a_seed_that_was_drawn_makes_the_answer_again(client):
   assert text != other.choices[0].message.content
   again = chat(client, seed=one.seed)
   assert again.choices[0].message.content == text
-
-
-def test_what_drafting_did_is_told(served, client):
-  out = complete(client, temperature=0)
-  told = out.metrics['speculative_decoding']
-  assert told['num_spec_tokens'] == serving.GAMMA
-  assert sum(told['acceptance_histogram']) == told['num_spec_steps'] > 0
-  accepted = told['num_accepted_draft_tokens']
-  assert told['draft_acceptance_rate'] == accepted / told['num_draft_tokens']
-  assert told['mean_acceptance_length'] == 1 + accepted / told['num_spec_steps']
 
 
 def test_an_answer_fulfils_its_schema(served, client):
@@ -250,6 +250,10 @@ def test_refusals_are_errors_of_the_client(served, client):
   assert error.value.code == 'context_length_exceeded'
   with pytest.raises(openai.NotFoundError, match="'gpt' is not served"):
     client.completions.create(model='gpt', prompt='a')
+  with pytest.raises(openai.NotFoundError, match='/v1/chat/completions'):
+    client.responses.create(model='tiny', input='a')
+  with refused('prediction', 'of which 64 are taken: shorten it'):
+    chat(client, prediction=predict('one two ' * 99))
   with (
     served.client(api_key='wrong') as other,
     pytest.raises(openai.AuthenticationError) as error,
@@ -266,7 +270,11 @@ def test_a_full_queue_says_so(served, client, monkeypatch):
   assert e.value.response.headers['Retry-After'] == '1'
 
 
-def test_bodies_that_are_too_large_or_no_text(served):
+def test_bodies_are_read_whatever_they_are_called(served):
+  """Curl says that a body is a form."""
+  kind = {'Content-Type': 'application/x-www-form-urlencoded'}
+  body = b'{"prompt": "def fib(n):", "max_tokens": 3, "temperature": 0}'
+  assert served.post('/completions', content=body, headers=kind).is_success
   sent = served.post('/completions', content=b'x' * (2**20 + 1))
   assert sent.status_code == 413
   assert 'more than 1048576 bytes' in sent.json()['error']['message']
@@ -351,52 +359,25 @@ def test_the_row_of_a_client_that_went_away_is_free(
   assert served.worker.turns - before < 50  # Of 80 tokens.
 
 
-def test_statistics_are_of_the_text_up_to_its_stop_string(client):
-  whole = complete(client).choices[0].text
-  one = complete(client, stop=whole[8:10])
-  parts = [*complete(client, stop=whole[8:10], **USAGE)]
-  assert parts[-1].metrics == one.metrics
-  assert parts[0].seed == one.seed == 3
-  # All but the tokens of the last step were told.
-  found = one.metrics['speculative_decoding']
-  steps = found['num_spec_steps']
-  assert found['num_accepted_draft_tokens'] <= (
-    one.usage.completion_tokens + found['num_spec_tokens']
-  )
-  assert 0 < steps <= one.usage.completion_tokens
-
-
-def test_pages_of_others_may_not_ask(served):
-  given = {'prompt': PROMPT, 'max_tokens': 1}
-  headers = {'Origin': 'http://elsewhere.example'}
-  out = served.post('/completions', json=given, headers=headers)
-  assert out.status_code == 403
-  own = {'Origin': served.url.removesuffix('/v1')}
-  assert served.post('/completions', json=given, headers=own).is_success
-
-
-def test_pages_that_are_allowed_may_ask_and_read(served):
+def test_pages_of_others_may_not_ask_unless_they_are_allowed(served):
   friend, name = 'http://friend.example', 'Access-Control-Allow-Origin'
+  other, own = 'http://elsewhere.example', served.url.removesuffix('/v1')
   given = {'prompt': PROMPT, 'max_tokens': 1}
-  out = served.post('/completions', json=given, headers={'Origin': friend})
-  assert out.is_success
-  assert out.headers[name] == friend
   asks = {
     'Access-Control-Request-Method': 'POST',
     'Access-Control-Request-Headers': 'authorization,content-type',
   }
-  for origin, status in ((friend, 200), ('http://elsewhere.example', 400)):
+  for origin, status in ((friend, 200), (own, 200), (other, 403)):
+    headers = {'Origin': origin}
+    out = served.post('/completions', json=given, headers=headers)
+    assert out.status_code == status
+    assert out.headers.get(name) == (friend if origin == friend else None)
+  for origin, status in ((friend, 200), (other, 400)):
     out = served.plain.options(
       f'{served.url}/completions', headers=asks | {'Origin': origin}
     )
     assert out.status_code == status
     assert (name in out.headers) == (status == 200)
-
-
-def test_the_api_of_responses_says_what_to_use(client):
-  with pytest.raises(openai.NotFoundError) as error:
-    client.responses.create(model='tiny', input='a')
-  assert '/v1/chat/completions' in str(error.value)
 
 
 def test_an_address_that_is_taken_or_elsewhere_is_refused(served):
@@ -448,6 +429,7 @@ def test_a_prediction_changes_no_text_and_is_counted(client):
   assert wrong.choices[0].message.content == text
   assert details(wrong.usage)[0] < accepted / 2
   assert details(wrong.usage)[1] > 0
+  assert details(greedy(prediction=predict('')).usage) == (0, 0)
 
 
 def test_answers_with_a_prediction_are_alike_whatever_is_beside_them(
@@ -470,54 +452,6 @@ def test_answers_with_a_prediction_are_alike_whatever_is_beside_them(
     alone = [ask(n) for n in range(12)]
     with concurrent.futures.ThreadPoolExecutor(6) as many:
       assert [*many.map(ask, range(12))] == alone
-
-
-def test_predictions_that_are_too_long_or_none_are_refused(client):
-  with refused('prediction', 'of which 64 are taken: shorten it'):
-    chat(client, prediction=predict('one two ' * 99))
-  assert details(chat(client, prediction=predict('')).usage) == (0, 0)
-
-
-# Bodies that editors send
-
-
-STOPS = ['\n\n', '/src/', '#- coding: utf-8', '```', '\ndef']
-TALK = [
-  {'role': 'system', 'content': 'You are kind.'},
-  {'role': 'user', 'content': [{'type': 'text', 'text': PROMPT}]},
-]
-
-
-@pytest.mark.parametrize(
-  ('path', 'given'),
-  [
-    # Continue, with useLegacyCompletionsEndpoint.
-    ('completions', {'prompt': PROMPT, 'stop': STOPS, 'temperature': 0.01}),
-    # Continue, chats and edits.
-    ('chat/completions', {'messages': TALK, 'prediction': predict(PROMPT)}),
-    # minuet-ai, whose suffix is false.
-    ('completions', {'prompt': PROMPT}),
-  ],
-)
-def test_bodies_of_editors_are_answered(served, path, given):
-  headers = {'Accept': 'application/json', 'api-key': '', 'x-api-key': ''}
-  body = {'model': 'tiny', 'max_tokens': 20, 'stream': True} | given
-  sent = served.post(f'/{path}', json=body, headers=headers)
-  assert sent.status_code == 200, sent.text
-  parts = [x['choices'][0] for x in events(sent)]
-  chats = 'messages' in body
-  text = ''.join(
-    (x['delta'].get('content') or '') if chats else x['text'] for x in parts
-  )
-  assert text
-  assert parts[-1]['finish_reason']
-
-
-def test_curl_needs_no_content_type(served):
-  """Curl says that a body is a form."""
-  kind = {'Content-Type': 'application/x-www-form-urlencoded'}
-  body = b'{"prompt": "def fib(n):", "max_tokens": 3, "temperature": 0}'
-  assert served.post('/completions', content=body, headers=kind).is_success
 
 
 # The page
@@ -584,25 +518,16 @@ def test_the_page_asks_for_what_there_is(served):
   assert parts[-1]['choices'][0]['finish_reason'] == 'length'
 
 
-@pytest.mark.parametrize('chat', [False, True])
-def test_origins_are_told_of_every_token_where_they_are_asked_for(served, chat):
-  path = '/chat/completions' if chat else '/completions'
-  said = {'messages': [{'role': 'user', 'content': PROMPT}], 'prompt': None}
-  given = {'path': path, 'n': 2, 'temperature': 0.9, 'seed': 3}
-  given |= said if chat else {}
+def test_origins_are_told_of_every_token_where_they_are_asked_for(served):
+  given = {'n': 2, 'temperature': 0.9, 'seed': 3}
   whole = ask(served, **given).json()
-  parts = events(ask(served, stream=True, **given))
+  parts = [x['choices'][0] for x in events(ask(served, stream=True, **given))]
   for place, choice in enumerate(whole['choices']):
-    text = choice['message']['content'] if chat else choice['text']
     origins = choice['origins']
-    assert ''.join(one['text'] for one in origins) == text
+    assert ''.join(one['text'] for one in origins) == choice['text']
     assert {one['origin'] for one in origins} >= {'accepted', 'corrected'}
-    mine = [x['choices'][0] for x in parts]
-    mine = [x for x in mine if x['index'] == place]
-    assert [y for x in mine for y in x['origins']] == origins
-    for one in mine:
-      shown = one['delta'].get('content', '') if chat else one['text']
-      assert ''.join(x['text'] for x in one['origins']) == shown
+    mine = [x['origins'] for x in parts if x['index'] == place]
+    assert [y for x in mine for y in x] == origins
   told = sum(len(one['origins']) for one in whole['choices'])
   assert told == whole['usage']['completion_tokens'] == 2 * NEW
   without = ask(served, **given, origins=False).json()['choices'][0]

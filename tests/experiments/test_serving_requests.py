@@ -50,9 +50,7 @@ def test_what_is_left_out_is_as_clients_expect_it():
   names = *requests._WITHOUT, *requests._STAGES, 'n'
   nothing = body(**dict.fromkeys(names))
   assert requests.read(nothing, False, LIMITS) == asked
-
-
-def test_values_that_ask_for_nothing_are_taken():
+  # Values that ask for nothing are taken.
   neutral = {
     'top_p': 1, 'min_p': 0, 'top_k': -1, 'presence_penalty': 0.0,
     'frequency_penalty': 0, 'repetition_penalty': 1.0, 'logit_bias': {},
@@ -63,19 +61,10 @@ def test_values_that_ask_for_nothing_are_taken():
   # Where a stage is served they are kept: its default may be another one.
   values = {'temperature': 1.0, 'top_p': 1, 'top_k': 0}
   assert asked == requests.Asked(False, ['a'], values)
-
-
-@pytest.mark.parametrize(
-  ('prompt', 'read'),
-  [
-    ('a', ['a']),
-    (['a', 'b'], ['a', 'b']),
-    ([1, 2], [[1, 2]]),
-    ([[1], [2, 3]], [[1], [2, 3]]),
-  ],
-)
-def test_a_prompt_is_text_or_token_ids_or_a_list_of_these(prompt, read):
-  assert requests.read(body(prompt=prompt), False, LIMITS).prompts == read
+  # A prompt is a text or token ids, or a list of these.
+  for prompt in ('a', ['a', 'b'], [1, 2], [[1], [2, 3]]):
+    read = requests.read(body(prompt=prompt), False, LIMITS).prompts
+    assert read == ([prompt] if prompt in ('a', [1, 2]) else prompt)
 
 
 WRONG = {
@@ -117,18 +106,31 @@ INSIDE = (
   ({'prediction': {'type': 'content', 'content': 3}}, 'prediction.content'),
   ({'prompt': ['a'] * 4, 'n': 3}, 'prompt'),
 )
-
-
-@pytest.mark.parametrize(
-  ('given', 'param'),
-  [*(({name: x}, name) for name in WRONG for x in WRONG[name]), *INSIDE],
+USER = {'role': 'user', 'content': 'a'}
+MESSAGES = (
+  ([], 'messages'),
+  ('hi', 'messages'),
+  (['hi'], 'messages[0]'),
+  ([{'role': 'tool', 'content': 'a'}], 'messages[0].role'),
+  ([{'role': 'user'}], 'messages[0].content'),
+  ([USER | {'content': [{'type': 'image_url'}]}], 'messages[0].content'),
+  ([USER | {'tool_calls': [1]}], 'messages[0].tool_calls'),
 )
-def test_fields_are_refused_by_their_name(given, param):
+REFUSED = [
+  *((body(**{name: x}), name) for name in WRONG for x in WRONG[name]),
+  *((body(**given), name) for given, name in INSIDE),
+  *((json.dumps({'messages': x}).encode(), name) for x, name in MESSAGES),
+]
+
+
+@pytest.mark.parametrize(('sent', 'param'), REFUSED)
+def test_fields_are_refused_by_their_name(sent, param):
+  chat = b'prompt' not in sent
   with pytest.raises(Refused) as error:
-    requests.read(body(**given), False, LIMITS)
+    requests.read(sent, chat, LIMITS)
   assert error.value.param == param
   assert str(error.value).startswith(param)
-  assert error.value.status == (404 if given.get('model') == 'gpt' else 400)
+  assert error.value.status == (404 if b'gpt' in sent else 400)
   assert error.value.body['error']['param'] == param
 
 
@@ -166,30 +168,7 @@ def test_a_conversation_is_read():
       {'role': 'user', 'content': 'bc'},
     ]
   ]
-
-
-USER = {'role': 'user', 'content': 'a'}
-
-
-@pytest.mark.parametrize(
-  ('messages', 'param'),
-  [
-    ([], 'messages'),
-    ('hi', 'messages'),
-    (['hi'], 'messages[0]'),
-    ([{'role': 'tool', 'content': 'a'}], 'messages[0].role'),
-    ([{'role': 'user'}], 'messages[0].content'),
-    ([USER | {'content': [{'type': 'image_url'}]}], 'messages[0].content'),
-    ([USER | {'tool_calls': [1]}], 'messages[0].tool_calls'),
-  ],
-)
-def test_messages_are_refused_by_their_place(messages, param):
-  with pytest.raises(Refused) as error:
-    requests.read(json.dumps({'messages': messages}).encode(), True, LIMITS)
-  assert error.value.param == param
-
-
-def test_two_limits_of_an_answer_must_agree():
+  # Two limits of an answer must agree.
   given = {'max_tokens': 3, 'max_completion_tokens': 3}
   assert requests.read(talk('a', **given), True, LIMITS).new_tokens == 3
   with pytest.raises(Refused, match='max_tokens and max_completion_tokens dif'):
