@@ -66,30 +66,14 @@ def outcome(begin, rows):
 
 
 @pytest.mark.parametrize(
-  ('begin', 'domain', 'kept', 'broken'),
-  [
-    ('On code', 'humaneval', 0.75, 0.9),
-    ('On questions', 'qa', 0.7, 0.5),
-    ('On creative', 'writing', 0.55, 0.8),
-  ],
-)
-def test_what_is_accepted(begin, domain, kept, broken):
-  for alpha, expected in ((kept, HOLDS), (broken, FAILS)):
-    assert outcome(begin, [replay('sibling', domain, alpha=alpha)]) == expected
-    row = replay('sibling', domain, alpha=alpha) | {'alpha': alpha}
-    row |= {'alpha_ci': [alpha - 0.01, alpha + 0.01]}
-    del row['unit_overlap']
-    assert outcome(begin, [row]) == expected
-  # Only rows of the real pair, of the domain and the drafter, speak to it.
-  claim = next(c for name, c in CLAIMS.items() if name.startswith(begin))
-  assert not claim({'predict': [replay('sibling', domain)]})
-  assert not claim(both([replay('sibling', 'translation')]))
-  assert not claim(both([replay('ngram', domain)]))
-
-
-@pytest.mark.parametrize(
   ('begin', 'row', 'expected'),
   [
+    ('On code', replay('sibling', 'humaneval', alpha=0.75), HOLDS),
+    ('On code', replay('sibling', 'humaneval', alpha=0.9), FAILS),
+    ('On questions', replay('sibling', 'qa', alpha=0.7), HOLDS),
+    ('On questions', replay('sibling', 'qa', alpha=0.5), FAILS),
+    ('On creative', replay('sibling', 'writing', alpha=0.55), HOLDS),
+    ('On creative', replay('sibling', 'writing', alpha=0.8), FAILS),
     ('Code is decoded', check('humaneval', 2.7), HOLDS),
     ('Code is decoded', check('humaneval', 1.7), FAILS),
     ('Code is decoded', check('humaneval', 2.5), UNDECIDED),
@@ -109,53 +93,15 @@ def test_one_row(begin, row, expected):
   assert outcome(begin, [row]) == expected
 
 
-def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
-  """Two rows whose levels are given in order."""
-  names = zip((low, high), domains, temperatures, strict=True)
-  return [
-    replay(*name, **{k: v[i] for k, v in levels.items()})
-    for i, name in enumerate(names)
-  ]
-
-
-@pytest.mark.parametrize(
-  ('begin', 'names', 'more'),
-  [
-    ('More is accepted of a small', ('ngram', 'smollm2'), {}),
-    ('More is accepted of a small', ('smollm2', 'sibling'), {}),
-    (
-      'More is accepted at', ('sibling', 'sibling'),
-      {'temperatures': (1.0, 0.0)},
-    ),
-    (
-      'Code is easier', ('sibling', 'sibling'),
-      {'domains': ('roleplay', 'humaneval')},
-    ),
-    ('Lookup that copies', ('ngram', 'suffix'), {}),
-    (
-      'Lookup gives more', ('ngram', 'ngram'),
-      {'domains': ('writing', 'summarization')},
-    ),
-  ],
-)  # fmt: skip
-def test_what_rises(begin, names, more):
-  tau = (1, 1.2, 1.3), (1, 1.8, 2)
-  assert outcome(begin, pair(*names, **more, tau=tau)) == HOLDS
-  assert outcome(begin, pair(*names, **more, tau=tau[::-1])) == FAILS
-
-
-@pytest.mark.parametrize(
-  ('begin', 'other', 'domain'),
-  [
-    ('Other prompts', 'sibling', 'mbpp'),
-    ('A draft in four bits gives', 'sibling-int4', 'humaneval'),
-  ],
-)
-def test_what_gives_as_many_tokens(begin, other, domain):
-  for tau, expected in ((4.1, HOLDS), (3.75, UNDECIDED), (3.0, FAILS)):
-    taus = (2, 4, 5), (2, tau, 5)
-    names, domains = ('sibling', other), ('humaneval', domain)
-    assert outcome(begin, pair(*names, domains, tau=taus)) == expected
+def test_what_is_accepted_is_of_one_pair_domain_and_drafter():
+  """Whether rows have alpha or what it is made of."""
+  row = replay('sibling', 'qa') | {'alpha': 0.5, 'alpha_ci': [0.49, 0.51]}
+  del row['unit_overlap']
+  assert outcome('On questions', [row]) == FAILS
+  claim = next(c for name, c in CLAIMS.items() if name.startswith('On quest'))
+  assert not claim({'predict': [replay('sibling', 'qa')]})
+  assert not claim(both([replay('sibling', 'translation')]))
+  assert not claim(both([replay('ngram', 'qa')]))
 
 
 @pytest.mark.parametrize(('alpha', 'expected'), [(0.9, HOLDS), (0.7, FAILS)])

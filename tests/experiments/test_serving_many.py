@@ -1,7 +1,6 @@
 """Many requests at once, and a service that is told to stop."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import ctypes
 import gc
@@ -22,6 +21,14 @@ pytestmark = pytest.mark.slow
 PROMPTS = 'def fib(n):', 'import os', 'class Tree:', 'x = [1, 2, 3]\n'
 SCHEMA = {'type': 'object', 'properties': {'a': {'type': 'boolean'}}}
 FORMAT = {'type': 'json_schema', 'json_schema': {'schema': SCHEMA}}
+# Of every tenth request.
+KINDS = {
+  0: {'response_format': {'type': 'json_object'}, 'max_tokens': 40},
+  3: {'n': 2},
+  5: {'response_format': FORMAT, 'max_tokens': 40},
+  6: {'stop': ['a', 'x']},
+  7: {'seed': None},
+}
 STAGES = (
   {'temperature': 0},
   {'top_p': 0.8},
@@ -46,38 +53,6 @@ def wanted(number):
     'temperature': 0.9,
     'seed': number,
   } | STAGES[number % len(STAGES)]
-
-
-def test_texts_of_many_at_once_are_those_that_each_has_alone(served):
-  # Each prompt at each setting.
-  asked = [wanted(number) for number in range(20)]
-  with concurrent.futures.ThreadPoolExecutor(20) as many:
-    answers = [
-      *many.map(lambda x: served.post('/completions', json=x).json(), asked)
-    ]
-  for one, answer in zip(asked, answers, strict=True):
-    given = dict(one)
-    prompt, new = given.pop('prompt'), given.pop('max_tokens')
-    if bias := given.pop('logit_bias', None):
-      given['logit_bias'] = {int(k): v for k, v in bias.items()}
-    (text,) = served.decoded([prompt], new, **given)
-    assert answer['choices'][0]['text'] == text
-  assert served.rest()
-
-
-def test_forty_requests_compile_nothing(served, caplog):
-  kinds = ({'n': 2}, {'stop': ['a', 'x']}, {'stream': True}, {'seed': None})
-  formats = {'response_format': FORMAT, 'max_tokens': 40}
-  with serving.nothing_compiles(caplog):
-    for number in range(40):
-      given = wanted(number) | kinds[number % 4]
-      if number % 10 == 0:
-        given |= formats | ({'response_format': {'type': 'json_object'}})
-      if number % 10 == 5:
-        given |= formats
-      sent = served.post('/completions', json=given)
-      assert sent.status_code == 200, sent.text
-    assert served.rest()
 
 
 def memory():
@@ -113,6 +88,7 @@ async def storm(served, numbers):
         counts['left'] += 1
       else:
         given['stream'] = number % 2 == 0
+        given |= KINDS.get(number % 10, {})
         sent = await client.post(url, json=given)
         assert sent.status_code == 200, sent.text
         assert '"finish_reason"' in sent.text
@@ -124,12 +100,13 @@ async def storm(served, numbers):
   return counts
 
 
-def test_many_requests_leave_nothing_behind(served):
+def test_many_requests_compile_nothing_and_leave_nothing_behind(served, caplog):
   counts, sizes = [], []
-  for begin in range(0, 160, 40):
-    counts.append(asyncio.run(storm(served, range(begin, begin + 40))))
-    assert served.rest(30)
-    sizes.append(memory())
+  with serving.nothing_compiles(caplog):
+    for begin in range(0, 160, 40):
+      counts.append(asyncio.run(storm(served, range(begin, begin + 40))))
+      assert served.rest(30)
+      sizes.append(memory())
   assert counts == [{'answered': 32, 'refused': 4, 'left': 4}] * 4
   assert all(x.live == x.waiting == 0 for x in served.worker.pools)
   assert sizes[-1] < 1.02 * sizes[1]

@@ -4,7 +4,6 @@ import functools
 import threading
 import time
 
-import numpy as np
 import pytest
 
 import specjax
@@ -15,7 +14,7 @@ from specjax.loop import generate
 from specjax.models import table
 from specjax.programs import serve
 from specjax.requests import pool, request_sampling
-from specjax.serving import app, service, worker
+from specjax.serving import service, worker
 from specjax.serving.requests import Asked
 from specjax.serving.worker import Counters
 from specjax.types import Params, Spec, Target
@@ -120,20 +119,6 @@ def test_turns_are_of_one_step_while_somebody_reads_along(made):
   assert made.idle
 
 
-def test_a_text_is_told_in_parts_or_at_its_end(made):
-  reads, quiet = (Told(made, 7, streams=streams) for streams in (True, False))
-  submit(made, [reads.text, quiet.text])
-  while not made.idle:
-    turn(made)
-  assert reads.shown == quiet.shown
-  assert len(quiet.pieces) == 1 < len(reads.pieces)
-  assert sum(x.tokens for x in reads.pieces) == quiet.pieces[0].tokens == 20
-  for mine, other in zip(
-    reads.pieces[-1].counts, quiet.pieces[0].counts, strict=True
-  ):
-    np.testing.assert_array_equal(mine, other)
-
-
 def test_a_stop_string_frees_the_row_at_once(made):
   whole = Told(made, 5)
   submit(made, [whole.text])
@@ -224,12 +209,6 @@ def test_a_key_is_read_from_its_variable(monkeypatch):
   monkeypatch.setattr(serve, '_NEEDED', ('starlette', 'no_such_thing'))
   with pytest.raises(UserError, match='needs no_such_thing'):
     serve.check(serving.settings(None))
-
-
-def test_an_address_says_where_the_api_is():
-  with app.listen('127.0.0.1', 0) as socket:
-    port = socket.getsockname()[1]
-    assert app.address(socket) == f'http://127.0.0.1:{port}/v1'
 
 
 @pytest.mark.slow

@@ -205,9 +205,6 @@ def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):
   assert row['weight_bytes'] == 2 * (row['parameters'] - table)
   least = (row['weight_bytes'] + row['cache_bytes_in_use']) / 5
   np.testing.assert_allclose(row['limit_ratio'], 2 / least)
-
-
-def test_no_room_for_a_step_is_refused(bench):
   model = model_of(bench.x.target, 256, 1024)
   spec = types.SimpleNamespace(drafter=step_timing.idle(4, 256), target=model)
   with pytest.raises(ValueError, match='125 tokens in use leave no room'):
@@ -221,18 +218,6 @@ def test_stages_are_all_there_are():
   known -= {'regex', 'json_schema'}  # a stage of its own
   assert set(step_costs.STAGES['all']) - {'temperature'} == known
   assert any('eos' in stages for stages in step_costs.STAGES.values())
-
-
-def test_tables_show_what_was_measured():
-  rows = [
-    {'sweep': 'batch', 'size': n, 'step_ms': 2.0 * n, 'config': 'a'}
-    | {'exponent': 1.0, 'exponent_ci': [0.9, 1.1], 'exponent_of': 'step_ms'}
-    for n in (1, 2)
-  ]
-  text = step_costs.summary(rows)
-  assert '| size | step_ms |' in text
-  assert 'step_ms grows with the power 1.00 [0.90, 1.10] of size.' in text
-  assert 'config' not in text
 
 
 def test_memory_is_read_by_every_program_that_there_is():

@@ -37,11 +37,12 @@ WEIGHTS = 'model.safetensors'
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-  """A pair, data, and a head that was trained at one go."""
+  """A pair, data, and a head that was trained at one go, on kept features."""
   folder = tmp_path_factory.mktemp('training')
   tiny.write_pair(folder)
   tiny.write_data(folder / 'data')
-  train_heads.main(recipe(folder, 'whole'))
+  train_heads.main(recipe(folder, 'whole', features=str(folder / 'features')))
+  assert [*(folder / 'features').glob('*.npy')]
   return folder
 
 
@@ -69,7 +70,7 @@ def recipe(root, name, **changes):
 
 @pytest.mark.slow
 def test_a_head_resumes_bit_for_bit(root):
-  x = recipe(root, 'cut')
+  x = recipe(root, 'cut', features=str(root / 'features'))
   with killed(train_heads, 'draw_windows', 5):
     train_heads.main(x)
   assert [line['step'] for line in lines(root / 'cut/head.jsonl')] == [3]
@@ -134,20 +135,6 @@ def test_kept_features_give_the_losses_of_the_target(root, tmp_path):
     kept(m.weights)
 
 
-def test_training_takes_the_features_that_are_kept(root, tmp_path, monkeypatch):
-  x = recipe(root, 'kept', features=str(tmp_path / 'features'))
-  seen = []
-  of = features.Store.of
-  monkeypatch.setattr(
-    features.Store, 'of', lambda *given: seen.append(1) or of(*given)
-  )
-  train_heads.main(x)
-  assert len(seen) == 8
-  whole, kept = (lines(root / f'{n}/head.jsonl') for n in ('whole', 'kept'))
-  for one, other in zip(whole, kept, strict=True):
-    assert other['loss'] == pytest.approx(one['loss'], rel=1e-2)
-
-
 def test_config_of_a_head_says_what_it_is_worth_and_cost(root):
   config = files.read_config(root / 'whole/weights', 'medusa')
   assert config['training']['steps'] == 8
@@ -185,18 +172,12 @@ def test_data_is_of_one_target_and_its_settings(root, tmp_path, field, changes):
     generated.check(dataclasses.replace(x, **changes))
   more = dataclasses.replace(TEXTS, count=2 * TEXTS.count)
   generated.check(dataclasses.replace(x, texts=more))
-
-
-def test_data_that_does_not_say_of_what_it_is_is_taken(root):
-  generated.check(recipe(root, 'new', seed=3))
-  assert not (root / 'data/data.json').exists()
-
-
-def test_data_of_a_damaged_claim_is_refused(root, tmp_path):
-  (tmp_path / 'samples').mkdir()
   (tmp_path / 'data.json').write_text('{')
   with pytest.raises(UserError, match=r'data\.json is damaged'):
-    generated.check(recipe(root, 'new', data=str(tmp_path)))
+    generated.check(x)
+  # Data that does not say of what it is, is taken.
+  generated.check(recipe(root, 'new', seed=3))
+  assert not (root / 'data/data.json').exists()
 
 
 @pytest.mark.parametrize(
@@ -212,9 +193,7 @@ def test_data_of_a_damaged_claim_is_refused(root, tmp_path):
 def test_heads_that_cannot_be_trained_are_refused(root, name, changes, says):
   with pytest.raises(UserError, match=says):
     train_heads.main(recipe(root, name, **changes))
-
-
-def test_what_is_drawn_on_the_host_is_of_one_device(root):
+  # What is drawn on the host is of one device.
   with pytest.raises(UserError, match=r'^own_share .* devices at 1'):
     draft(root, 'split', devices=2).check()
 

@@ -100,14 +100,11 @@ def test_a_smaller_draft_keeps_the_targets_text(folder):
   assert max(map(max, expected)) >= TOKENS
 
 
-def test_sizes_differ_without_a_tokenizer(folder, tmp_path, tokenizer):
-  """Nothing shows that the difference is padding."""
+def test_sizes_of_heads_and_ids_are_compared(tokenizer, tmp_path):
+  # Without a tokenizer nothing shows that the difference is padding.
   vocabulary.check_draft(tokenizer, TOKENS, str(tmp_path), TOKENS)
   with pytest.raises(ValueError, match=r'has 2112 logits and the target 2048'):
     vocabulary.check_draft(tokenizer, TOKENS, str(tmp_path), PADDED)
-
-
-def test_a_larger_head_with_tokens_there(folder, tokenizer, tmp_path):
   more = copy.deepcopy(tokenizer)
   more.add_tokens(['<extra>'])
   more.save_pretrained(tmp_path)
@@ -115,6 +112,9 @@ def test_a_larger_head_with_tokens_there(folder, tokenizer, tmp_path):
     vocabulary.check_draft(tokenizer, TOKENS, str(tmp_path), PADDED)
   # A token that the draft's head does not have can never be drafted.
   vocabulary.check_draft(tokenizer, PADDED, str(tmp_path), TOKENS)
+  vocabulary.check_prompt([3, 1999], 2000)
+  with pytest.raises(ValueError, match=r'token id 2000 .* embedding 2000 rows'):
+    vocabulary.check_prompt([3, 2000], 2000)
 
 
 def swapped(path):
@@ -228,15 +228,6 @@ def test_a_length_that_does_not_fit_the_draft_names_one_that_does(spelling):
   fitting = int(re.search(r'prompts\.length=(\d+)', str(caught.value))[1])
   lengths, _ = drawn(spelling(length=fitting))
   assert max(lengths) < 128
-
-
-def test_token_ids_beyond_the_embedding_name_both_sizes(tokenizer):
-  vocabulary.check_tokenizer('target.path', tokenizer, TOKENS)
-  with pytest.raises(ValueError, match=r'ids up to 2047 .* embedding 2000 row'):
-    vocabulary.check_tokenizer('target.path', tokenizer, 2000)
-  vocabulary.check_prompt([3, 1999], 2000)
-  with pytest.raises(ValueError, match=r'token id 2000 .* embedding 2000 rows'):
-    vocabulary.check_prompt([3, 2000], 2000)
 
 
 def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):

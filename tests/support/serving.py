@@ -10,17 +10,15 @@ import httpx
 import jax
 import openai
 
-import specjax
 from specjax.bench import single_model
 from specjax.bench.plan import plan
 from specjax.loop import generate
 from specjax.requests import pool
-from specjax.requests.request_sampling import NEUTRAL
 from specjax.serving import app, service
-from specjax.serving.config import STAGES, Serving
+from specjax.serving.config import Serving
 from tests.support import models, tiny
 
-KEY, GAMMA, ROWS = 'a-secret', 2, 6
+KEY = 'a-secret'
 
 
 def settings(folder, **changes) -> Serving:
@@ -97,16 +95,6 @@ class Served:
       other.submit(pool.Request(ids, new_tokens, key, values))
       found += other.turn(new_tokens)
     return found
-
-  def decoded(self, prompts, new_tokens, **given) -> list[str]:
-    """What `decode` makes of the same prompts; one program for all of them."""
-    rows = [*prompts, *['filler'] * (ROWS - len(prompts))]
-    neutral = {name: NEUTRAL[name] for name in {*STAGES} - {'constraint'}}
-    options = {'temperature': 0.9, 'seed': 3} | neutral | given
-    options |= {'gamma': GAMMA, 'logprobs': 5, 'new_tokens': new_tokens}
-    target, drafter = self.pair.target, self.pair.drafter
-    out = specjax.decode(target, drafter, rows, **options)
-    return out.texts[: len(prompts)]
 
   def rest(self, seconds=10.0) -> bool:
     """Whether nothing is left to do, now or soon."""
