@@ -100,39 +100,6 @@ def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
   assert found['recommendation'].startswith('temperature 0, use ')
 
 
-@pytest.mark.slow
-def test_a_prediction_of_a_batch_has_costs_of_that_batch(folder, tmp_path):
-  """Three prompts in batches of two: the last row of the last one is empty."""
-  x = experiment(folder, batch=2, results=str(tmp_path / 'a'))
-  x.prompts = dataclasses.replace(x.prompts, count=3)
-  predictor = predict.Predictor(predict.prepare(x))
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(methods, 'Race', tiny.NoRace)
-    patch.setattr(sanity_checks, 'find', lambda row: [])
-    predictor.run()
-  rows = predictor.folder.rows
-  assert {row['batch'] for row in rows} == {2}
-  greedy, sampled = part(rows, 'check')
-  assert greedy['same_text'] == greedy['equal_calls'] == 3
-  for row in (greedy, sampled):
-    sizes = [len(row[f'unit_{n}']) for n in ('tokens', 'seconds')]
-    assert sizes == [3, 2]
-    # A batch takes as many steps as its slowest row, plainly and speculatively.
-    steps, plain = (
-      sum(max(row[name][i : i + 2]) * n for i, n in ((0, 2), (2, 1)))
-      for name in ('unit_target_calls', 'unit_baseline_tokens')
-    )
-    waiting = sum(row['unit_target_calls']) / steps
-    assert row['speedup_at_work'] * waiting == pytest.approx(
-      row['speedup'] * sum(row['unit_baseline_tokens']) / plain
-    )
-    assert row['predicted_over_measured'] == pytest.approx(
-      row['predicted_speedup'] / row['speedup_at_work']
-    )
-  assert '2 rows at a time' in predict_report.headline(rows)
-  assert 'speed-up at work' in predict_report.summary(rows)
-
-
 def test_what_cannot_be_replayed_is_refused(monkeypatch):
   """Six whole steps at gamma 2 draft twelve tokens, unless one ended early.
 

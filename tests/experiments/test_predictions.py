@@ -11,8 +11,7 @@ from tests.support import rows as made
 TEXTS = [[1] * 12, [2] * 8, [3] * 10]
 
 
-def compared():
-  """Three prompts: 30 tokens, 30 and 15 seconds, 12 calls."""
+def compared(base, runs):
   seen = {
     'gammas': [1, 4],
     'alpha': 0.5,
@@ -26,15 +25,31 @@ def compared():
   }
   steps = {'plain': [1.0], 'scored': [1.1], 'whole': [1.5]}
   cost = {'gamma': 4, 'c': 0.1, 'v': 1.1, 'seconds_per_step': steps}
+  return replay.compare(seen, cost, base, runs)
+
+
+def test_rows_that_wait_are_not_compared():
+  """Batches of two: 34 places in 34 seconds, and 14 in 21."""
+  first, last = ([len(t) for t in some] for some in (TEXTS[:2], TEXTS[2:]))
+  base = [made.run(first, first, 24.0, TEXTS[:2])]
+  base.append(made.run(last, last, 10.0, TEXTS[2:]))
+  runs = [made.run(first, [5, 3], 10.0, TEXTS[:2])]
+  runs.append(made.run(last, [4], 11.0, TEXTS[2:]))
+  found = compared(base, runs)
+  assert found['speedup'] == pytest.approx(34 / 21)
+  assert found['speedup_at_work'] == pytest.approx(30 / 12 / 1.5)
+  assert found['predicted_over_measured'] == pytest.approx(
+    (30 / 13) / 1.5 / (30 / 12 / 1.5)
+  )
+
+
+def test_every_field_of_a_comparison():
+  """Three prompts: 30 tokens, 30 and 15 seconds, 12 calls."""
   base = [made.run([len(t)], [len(t)], float(len(t)), [t]) for t in TEXTS]
   runs = [
     made.run([len(t)], [calls], seconds, [t])
     for t, calls, seconds in zip(TEXTS, (5, 3, 4), (6.0, 4.0, 5.0), strict=True)
   ]
-  return replay.compare(seen, cost, base, runs)
-
-
-def test_every_field_of_a_comparison():
   right = {
     'alpha': 0.5, 'alpha_ci': None, 'predicted_tau': 2.0, 'tau_by_beta': 1.9,
     'tau_iid': 1.8, 'tau': 30 / 12, 'tau_ci': None,
@@ -51,7 +66,7 @@ def test_every_field_of_a_comparison():
     'predicted_over_measured': (30 / 13) / 1.5 / 2.0,
     'predicted_over_measured_ci': None,
   }  # fmt: skip
-  found = compared()
+  found = compared(base, runs)
   assert found.keys() == right.keys()
   for name, value in right.items():
     assert found[name] == pytest.approx(value), name

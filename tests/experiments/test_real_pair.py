@@ -147,27 +147,6 @@ def test_the_gain_falls_with_the_batch(speedup, expected):
   assert not claim({'batches': rows})
 
 
-@pytest.mark.parametrize(
-  ('begin', 'ways'),
-  [
-    ('A draft of a tenth', (('sibling', 4), ('smollm2', 4))),
-    ('A draft in four bits is faster', (('sibling', 4), ('sibling-int4', 4))),
-    ('Drafts can be too long', (('sibling', 8), ('sibling', 4))),
-  ],
-)
-def test_what_is_predicted_to_be_faster(begin, ways):
-  """Every draft gives three tokens a step of four, and four of eight."""
-  names = dict.fromkeys(name for name, _ in ways)
-  rows = [replay(name, 'qa') for name in names]
-  tokens = {4: 3.0, 8: 4.0}
-  for change, expected in ((0.9, HOLDS), (1.1, FAILS)):
-    (one, gamma), (other, length) = ways
-    same = 2 * tokens[length] / tokens[gamma]
-    costs = [cost(one, gamma, 2.0), cost(other, length, same * change)]
-    assert outcome(begin, rows + costs) == expected
-  assert not CLAIMS[next(c for c in CLAIMS if c.startswith(begin))](both(rows))
-
-
 @pytest.mark.parametrize('right', [True, False])
 def test_predictions_are_compared_with_the_loop(right):
   """Three tokens a step of 1.7 plain ones are 1.76 times as fast.

@@ -12,10 +12,12 @@ from experiments import tables
 from specjax import reports
 from specjax.bench import results
 from specjax.cli import names
+from specjax.programs import run as run_program
 from specjax.reports import (
   certify,
   parity,
   predict,
+  run,
   verdicts,
 )
 from specjax.stats import row as fields
@@ -283,3 +285,26 @@ def test_figures_are_those_of_the_rows():
   assert reports.figures(committed()['parity/float32']) == ()
   (speedup,) = reports.figures(committed()['explain'])
   assert speedup(committed()['explain']).axes
+
+
+def test_a_reader_is_told_what_is_doubtful():
+  row = made.row(timed=True, speedup=1.2)
+  assert run.doubts([made.row()]) == []  # Nothing was timed.
+  (old,) = run.doubts([row, made.row()])
+  assert 'over plain decoding with weights in blocks' in old
+  new = row | {'baseline': {'layout': 'whole', 'seconds_per_step': None}}
+  assert run.doubts([new]) == []
+  (said,) = run.doubts([new, new | {'impossible': ['no']}])
+  assert 'in 1 of 2 rows' in said
+
+
+@pytest.mark.parametrize('folder', ['quickstart', 'drafters/timed'])
+def test_the_last_line_of_a_run_is_short(folder):
+  rows = committed()[folder]
+  follower = results.Follower(rows)
+  follower.path = folder
+  line = run_program.last_line(follower)
+  assert len(json.dumps(line)) < 1000
+  best = run.best(rows)
+  assert line['best'].keys() > {*results.KEY, 'tau', 'alpha', 'speedup_ci'}
+  assert line['best'].items() <= best.items()

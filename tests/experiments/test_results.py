@@ -20,6 +20,8 @@ def test_rows_come_back(tmp_path):
   assert again.rows == [{'schema': SCHEMA} | row()]
   assert again.has(**row())
   assert not again.has(**row(gamma=3))
+  with pytest.raises(ValueError, match=r'another config .*seed.*results'):
+    results.Folder(tmp_path / 'a', {'seed': 1})
 
 
 def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
@@ -31,33 +33,6 @@ def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
   assert again.rows == [{'schema': SCHEMA} | row()]
   again.add(row(gamma=3))
   assert len(results.Folder(tmp_path / 'a', {'seed': 0}).rows) == 2
-
-
-def test_another_config_is_refused_by_field(tmp_path):
-  results.Folder(tmp_path / 'a', {'seed': 0, 'batch': 1})
-  with pytest.raises(ValueError, match=r'another config .*seed.*results'):
-    results.Folder(tmp_path / 'a', {'seed': 1, 'batch': 1})
-
-
-def test_foreign_files_are_left_alone(tmp_path):
-  (tmp_path / 'notes.txt').write_text('mine')
-  with pytest.raises(ValueError, match='not empty'):
-    results.Folder(tmp_path, {'seed': 0})
-  assert [p.name for p in tmp_path.iterdir()] == ['notes.txt']
-
-
-def test_the_table_says_which_prompts_were_continued():
-  whole = made.row(prompts=3)
-  facts = {
-    'source': 'a.jsonl', 'available': 9, 'shortest': 4, 'longest': 7, 'cut': 1,
-    'skipped': {'too long': 2},
-  }  # fmt: skip
-  (table,) = run_report.cells([whole | {'prompts_from': facts}])
-  assert table.note == (
-    '3 of 9 prompts of a.jsonl, 4 to 7 tokens; 1 cut, 2 passed over (too long)'
-  )
-  (table,) = run_report.cells([whole])
-  assert 'prompts of' not in table.note
 
 
 def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):

@@ -58,11 +58,10 @@ def texts(runner):
   return samples.add(runner)
 
 
-@pytest.mark.parametrize('temperature', [0.0, 8.0])
-def test_steps_make_the_text_that_is_measured(runner, texts, temperature):
+def test_steps_make_the_text_that_is_measured(runner, texts):
   del texts  # Compiled the recording.
   tree = runner.built.methods[0]
-  job = runner.units('code', temperature)[0]
+  job = runner.units('code', 8.0)[0]
   measured = measure.decode(tree.way, job, timed=False)
   state = measure.start(tree.way, job)
   steps = list(trace.steps(tree.params, state, spec=tree.spec))
@@ -84,7 +83,7 @@ def test_steps_make_the_text_that_is_measured(runner, texts, temperature):
   assert accepted == counts.accepted.sum()
 
 
-def test_every_cell_has_a_text_with_chances(texts):
+def test_every_cell_has_a_text_with_chances(runner, texts, monkeypatch):
   assert [t['temperature'] for t in texts] == [0.0, 8.0]
   for text in texts:
     folders.check_sample(text)
@@ -103,9 +102,7 @@ def test_every_cell_has_a_text_with_chances(texts):
   fates = {o['fate'] for token in drawn for o in token['others']}
   assert fates == {'rejected', 'not judged'}
   assert {'accepted', 'bonus'} <= {token['origin'] for token in drawn}
-
-
-def test_texts_are_recorded_once(runner, texts, monkeypatch):
+  # They are recorded once.
   assert folders.read_samples(runner.folder) == texts
   monkeypatch.setattr(samples, 'record', None)
   assert samples.add(runner) == texts

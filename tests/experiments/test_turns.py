@@ -233,25 +233,6 @@ def test_intervals_are_over_conversations():
 
 
 @pytest.mark.slow
-def test_turns_are_timed_without_compiling(folder, tmp_path, prompts):
-  tiny.forget_loops()  # Other tests have compiled these programs, too.
-  x = settings(folder, tmp_path, prompts)
-  runner = Runner(plan(x))
-  runner.run()
-  assert len(runner.folder.rows) == 2
-  for row in runner.folder.rows:
-    assert len(row['unit_seconds']) == row['prompts'] == 3
-    assert row['unit_tokens'] == row['unit_baseline_tokens']
-    assert row['compilations'] == 1
-    assert all(turn['speedup'] > 0 for turn in row['by_turn'])
-  again = Runner(plan(x))
-  assert not again.groups
-  x.prompts = dataclasses.replace(prompts, turns=2)
-  with pytest.raises(ValueError, match='different: prompts'):
-    Runner(plan(x))
-
-
-@pytest.mark.slow
 def test_predictions_are_of_all_turns(folder, tmp_path, prompts):
   x = settings(folder, tmp_path, prompts, gammas=(2,), temperatures=(0.0,))
   predictor = predict.Predictor(predict.prepare(x))
