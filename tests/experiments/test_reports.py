@@ -138,6 +138,8 @@ def folder(tmp_path, monkeypatch):
       if name == 'old':
         del row['program']
       there.add(row)
+  file = root / 'wrong' / 'rows.jsonl'
+  file.write_text('\n' + file.read_text())  # Empty lines count.
   monkeypatch.setattr(tables.published, 'page', lambda: '')
   return root
 
@@ -147,8 +149,9 @@ def test_damaged_rows_are_named_and_the_rest_is_written(folder, capsys):
   out, err = capsys.readouterr()
   deep, foreign, old, wrong = sorted(err.splitlines())
   assert old.startswith(f'{folder}/old/rows.jsonl: 1 of 1 rows do not say')
+  assert 'put "program": "run"' in old
   assert wrong.startswith(
-    f"{folder}/wrong/rows.jsonl: line 2 is left out, it has the tau 'much'"
+    f"{folder}/wrong/rows.jsonl: line 3 is left out, it has the tau 'much'"
   )
   # What types do not show is named without a line, and is no traceback.
   assert deep.startswith(f'{folder}/deep/summary.md: not written: TypeError')
@@ -261,9 +264,13 @@ def test_a_prediction_is_said_before_it_is_complete():
   assert 'no times were taken' in found
   assert found.endswith('1,000 tokens of the target in all.')
   assert '| a ' in predict.summary(rows[:2])
+  assert predict.Board(rows[:2]).last_line()['recommendation'] is None
   found = said(predict.headline(rows))
   assert '| 0 | a | 2 | 1.43 | - |' in found
   assert 'a plain step took 2.0 ms' in found
+  assert '2 rows at a time' in predict.headline(
+    [r | {'batch': 2} for r in rows]
+  )
 
 
 @pytest.mark.parametrize('name', list(committed()))

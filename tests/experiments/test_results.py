@@ -53,39 +53,21 @@ def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
   assert len(file.read_text().splitlines()) == 3
 
 
-def read(path, fault=lambda row: ''):
-  return results.read_folders(path, fault)
-
-
 def test_folders_that_do_not_belong_together_are_left_out(tmp_path):
   for name, rows in {
     'good': [{'program': 'run', 'config': 'a'}] * 2,
     'mixed': [{'program': 'run', 'config': name} for name in 'ab'],
     'other': [{'program': name, 'config': 'a'} for name in ('run', 'parity')],
-    'old': [{'config': 'a'}, {'program': 'run', 'config': 'a'}],
   }.items():
     folder = results.Folder(tmp_path / name, {})
     for gamma, more in enumerate(rows):
       folder.add(row(gamma=gamma, **more))
-  found, (configs, old, programs) = read(tmp_path)
+  found, (configs, programs) = results.read_folders(tmp_path, lambda row: '')
   assert list(found) == ['good']
   assert 'several configs (a, b)' in configs
   assert 'several programs (parity, run)' in programs
-  assert 'old/rows.jsonl: 1 of 2 rows do not say which program' in old
-  assert 'put "program": "run"' in old
   with pytest.raises(ValueError, match='no folder'):
-    read(tmp_path / 'nowhere')
-
-
-def test_a_row_with_a_fault_is_named_by_its_line_and_left_out(tmp_path):
-  folder = results.Folder(tmp_path / 'a', {})
-  for gamma in (1, 2, 3):
-    folder.add(row(gamma=gamma, program='run'))
-  file = tmp_path / 'a' / 'rows.jsonl'
-  file.write_text('\n' + file.read_text())  # Empty lines count.
-  found, (warning,) = read(tmp_path, lambda row: 'is 2' * (row['gamma'] == 2))
-  assert [r['gamma'] for r in found['a']] == [1, 3]
-  assert warning == f'{file}: line 3 is left out, it is 2'
+    results.read_folders(tmp_path / 'nowhere', lambda row: '')
 
 
 def test_what_no_step_tried_has_no_number():

@@ -47,15 +47,8 @@ def root(tmp_path_factory):
 
 
 def optimization(**changes):
-  return Optimization(
-    **{
-      'schedule': ((2, 1e-2), (8, 0.0)),
-      'batch': 4,
-      'length': 16,
-      'checkpoint_every': 3,
-    }
-    | changes
-  )
+  usual = {'schedule': ((2, 1e-2), (8, 0.0)), 'batch': 4, 'length': 16}
+  return Optimization(**usual | {'checkpoint_every': 3} | changes)
 
 
 def recipe(root, name, **changes):
