@@ -100,19 +100,3 @@ def test_totals_of_a_run_stay_and_shares_never_fall(folder, tmp_path, terminal):
   assert len(names) > 10
   assert last[1] == last[2]
   assert 'compiling' in names
-
-
-def test_a_log_has_one_line_a_phase(folder, tmp_path, capsys):
-  x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))
-  x.temperatures, x.timed = (0.0,), False
-  Runner(plan(x)).run()
-  text = capsys.readouterr().err
-  lines = text.splitlines()
-  names = [line.partition(': ')[0] for line in lines]
-  assert names == [
-    'loading',
-    'code, temperature 0, plain decoding',
-    'code, temperature 0, drafters',
-  ]
-  assert all(re.search(r': (\d+ of \d+, )?\d+\.\d s$', x) for x in lines)
-  assert '\r' not in text

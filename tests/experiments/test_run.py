@@ -1,7 +1,10 @@
 """The main job on a tiny pair: rows, resume after a kill, bad logits."""
 
+import contextlib
+import io
 import json
 import pathlib
+import re
 import signal
 import time
 import types
@@ -68,18 +71,21 @@ def test_killed_run_resumes_and_keeps_its_rows(folder, tmp_path, capsys):
 
 
 @pytest.fixture(scope='module')
-def rows(folder, tmp_path_factory):
+def ran(folder, tmp_path_factory):
+  """The rows of a run, and what it wrote to a log."""
   tiny.forget_loops()  # What other tests compiled would not be counted.
   out = str(tmp_path_factory.mktemp('rows') / 'a')
   x = tiny.experiment(folder, drafters=('ngram',), results=out)
-  runner = Runner(plan(x))
-  runner.run()
-  return runner.folder.rows
+  log = io.StringIO()
+  with contextlib.redirect_stderr(log):
+    runner = Runner(plan(x))
+    runner.run()
+  return runner.folder.rows, log.getvalue()
 
 
 @pytest.mark.slow
 def test_methods_that_do_not_fit_at_once_take_turns(
-  folder, tmp_path, monkeypatch, rows
+  folder, tmp_path, monkeypatch, ran
 ):
   """Programs are forgotten between parts of a run, and rows are the same."""
   monkeypatch.setattr(measure, 'crowded', lambda share=0.5: True)
@@ -96,6 +102,7 @@ def test_methods_that_do_not_fit_at_once_take_turns(
   runner.run()
   assert parts == [['draft'], ['ngram']]
   assert runner.complete()
+  rows, _ = ran
   made = {(r['drafter'], r['temperature']): r for r in runner.folder.rows}
   assert len(made) == 2 * len(rows) == 4
   both = {'whole'} | ({'native'} if native.available() else set())
@@ -124,7 +131,20 @@ def test_rows_of_other_prompts_are_refused(folder, tmp_path):
     Runner(plan(x))
 
 
-def test_rows_of_a_run(rows):
+def test_a_log_has_one_line_a_phase(ran):
+  _, log = ran
+  lines = log.splitlines()
+  ends = r': (\d+ of \d+, )?(\d+\.\d s|\d+:\d\d)$'
+  assert all(re.search(ends, line) for line in lines)
+  names = [line.partition(': ')[0] for line in lines]
+  assert names[0] == 'loading'
+  for name in ('code, temperature 0', 'code, temperature 0, alpha'):
+    assert names.count(name) == 1
+  assert '\r' not in log
+
+
+def test_rows_of_a_run(ran):
+  rows, _ = ran
   both = {'whole'} | ({'native'} if native.available() else set())
   for row in rows:
     assert row['tokens'] == 2 * 12
