@@ -118,21 +118,16 @@ def test_markup_from_outside_is_text():
 COMMAND = 'specjax run pair --target.path=' + 'a/long/path/' * 12
 
 
-@pytest.fixture(scope='module')
-def report_file(tmp_path_factory):
+@pytest.mark.parametrize('width', [1280, 390])
+def test_the_first_screen_has_the_answer(width, tmp_path):
   rows = [
     row(drafter=name, command=COMMAND) for name in ('small', *'abcdefghijk')
   ]
   texts = [text(drafter='a'), *(text(temperature=t) for t in (0.0, 1.0))]
-  file = tmp_path_factory.mktemp('page') / 'report.html'
+  file = tmp_path / 'report.html'
   file.write_text(report_page.render(rows, texts))
-  return file
-
-
-@pytest.mark.parametrize('width', [1280, 390])
-def test_the_first_screen_has_the_answer(width, report_file, tmp_path):
   with browser.page(tmp_path, width) as page:
-    page.open(report_file.as_uri())
+    page.open(file.as_uri())
     assert page.run('document.documentElement.scrollWidth') <= width
     said = page.run("document.querySelector('.lead').innerText")
     assert said.startswith('small, gamma 2, pays: 1.50 [1.25, 1.62] times')

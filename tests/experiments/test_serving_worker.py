@@ -79,20 +79,6 @@ def turn(made, count=1):
     made._turn()
 
 
-def test_the_first_token_comes_with_the_turn_in_which_a_row_is_free(made):
-  short, long, waits = (
-    Told(made, n, new_tokens=size, streams=n == 2)
-    for n, size in enumerate((4, 90, 9))
-  )
-  submit(made, [short.text, long.text, waits.text])
-  while not short.ended.is_set():
-    turn(made)
-    assert not waits.pieces
-  turn(made)
-  assert waits.turns == [short.turns[-1] + 1]
-  assert waits.pieces[0].tokens > 0
-
-
 def test_turns_are_of_one_step_while_somebody_reads_along(made):
   """Whoever waits is served by the pool: a turn ends where a row has."""
   seen, steps = [], made.pools[0].turn
