@@ -268,9 +268,8 @@ def test_a_prediction_is_said_before_it_is_complete():
   found = said(predict.headline(rows))
   assert '| 0 | a | 2 | 1.43 | - |' in found
   assert 'a plain step took 2.0 ms' in found
-  assert '2 rows at a time' in predict.headline(
-    [r | {'batch': 2} for r in rows]
-  )
+  many = [row | {'batch': 2} for row in rows]
+  assert '2 rows at a time' in said(predict.headline(many))
 
 
 @pytest.mark.parametrize('name', list(committed()))

@@ -21,11 +21,12 @@ pytestmark = pytest.mark.slow
 PROMPTS = 'def fib(n):', 'import os', 'class Tree:', 'x = [1, 2, 3]\n'
 SCHEMA = {'type': 'object', 'properties': {'a': {'type': 'boolean'}}}
 FORMAT = {'type': 'json_schema', 'json_schema': {'schema': SCHEMA}}
+SHORT = {'prompt': 'a', 'max_tokens': 40}
 # Of every tenth request.
 KINDS = {
-  0: {'response_format': {'type': 'json_object'}, 'max_tokens': 40},
+  0: SHORT | {'response_format': {'type': 'json_object'}},
   3: {'n': 2},
-  5: {'response_format': FORMAT, 'max_tokens': 40},
+  5: SHORT | {'response_format': FORMAT},
   6: {'stop': ['a', 'x']},
   7: {'seed': None},
 }
