@@ -308,7 +308,7 @@ def test_a_reader_is_told_what_is_doubtful():
 def test_the_last_line_of_a_run_is_short(folder):
   rows = committed()[folder]
   follower = results.Follower(rows)
-  follower.path = folder
+  follower.path = ROOT / 'results' / folder
   line = run_program.last_line(follower)
   assert len(json.dumps(line)) < 1000
   best = run.best(rows)

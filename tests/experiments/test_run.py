@@ -138,7 +138,7 @@ def test_a_log_has_one_line_a_phase(ran):
   assert all(re.search(ends, line) for line in lines)
   names = [line.partition(': ')[0] for line in lines]
   assert names[0] == 'loading'
-  for name in ('code, temperature 0', 'code, temperature 0, alpha'):
+  for name in ('code, temperature 1', 'code, temperature 1, alpha'):
     assert names.count(name) == 1
   assert '\r' not in log
 
