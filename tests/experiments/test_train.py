@@ -88,7 +88,7 @@ def test_schedule_goes_through_its_corners():
 
 
 def test_muon_turns_each_output_of_a_layer_by_itself():
-  params = tiny.model(32, 1).init(jax.random.key(0))
+  params = jax.eval_shape(tiny.model(32, 1).init, jax.random.key(0))
   found = name_matrices(params)
   layer = found['layer0']
   assert found['embedding'] is found['unembedding'] is None
