@@ -66,14 +66,30 @@ def outcome(begin, rows):
 
 
 @pytest.mark.parametrize(
+  ('begin', 'domain', 'kept', 'broken'),
+  [
+    ('On code', 'humaneval', 0.75, 0.9),
+    ('On questions', 'qa', 0.7, 0.5),
+    ('On creative', 'writing', 0.55, 0.8),
+  ],
+)
+def test_what_is_accepted(begin, domain, kept, broken):
+  for alpha, expected in ((kept, HOLDS), (broken, FAILS)):
+    assert outcome(begin, [replay('sibling', domain, alpha=alpha)]) == expected
+    row = replay('sibling', domain, alpha=alpha) | {'alpha': alpha}
+    row |= {'alpha_ci': [alpha - 0.01, alpha + 0.01]}
+    del row['unit_overlap']
+    assert outcome(begin, [row]) == expected
+  # Only rows of the real pair, of the domain and the drafter, speak to it.
+  claim = next(c for name, c in CLAIMS.items() if name.startswith(begin))
+  assert not claim({'predict': [replay('sibling', domain)]})
+  assert not claim(both([replay('sibling', 'translation')]))
+  assert not claim(both([replay('ngram', domain)]))
+
+
+@pytest.mark.parametrize(
   ('begin', 'row', 'expected'),
   [
-    ('On code', replay('sibling', 'humaneval', alpha=0.75), HOLDS),
-    ('On code', replay('sibling', 'humaneval', alpha=0.9), FAILS),
-    ('On questions', replay('sibling', 'qa', alpha=0.7), HOLDS),
-    ('On questions', replay('sibling', 'qa', alpha=0.5), FAILS),
-    ('On creative', replay('sibling', 'writing', alpha=0.55), HOLDS),
-    ('On creative', replay('sibling', 'writing', alpha=0.8), FAILS),
     ('Code is decoded', check('humaneval', 2.7), HOLDS),
     ('Code is decoded', check('humaneval', 1.7), FAILS),
     ('Code is decoded', check('humaneval', 2.5), UNDECIDED),
@@ -93,18 +109,57 @@ def test_one_row(begin, row, expected):
   assert outcome(begin, [row]) == expected
 
 
-def test_what_is_accepted_is_of_one_pair_domain_and_drafter():
-  """Whether rows have alpha or what it is made of."""
-  row = replay('sibling', 'qa') | {'alpha': 0.5, 'alpha_ci': [0.49, 0.51]}
-  del row['unit_overlap']
-  assert outcome('On questions', [row]) == FAILS
-  claim = next(c for name, c in CLAIMS.items() if name.startswith('On quest'))
-  assert not claim({'predict': [replay('sibling', 'qa')]})
-  assert not claim(both([replay('sibling', 'translation')]))
-  assert not claim(both([replay('ngram', 'qa')]))
+RISE = {'tau': ((1, 1.2, 1.3), (1, 1.8, 2))}
 
 
-@pytest.mark.parametrize(('alpha', 'expected'), [(0.9, HOLDS), (0.7, FAILS)])
+def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
+  """Two rows whose levels are given in order."""
+  names = zip((low, high), domains, temperatures, strict=True)
+  return [
+    replay(*name, **{k: v[i] for k, v in levels.items()})
+    for i, name in enumerate(names)
+  ]
+
+
+@pytest.mark.parametrize(
+  ('begin', 'names', 'more', 'levels'),
+  [
+    ('More is accepted of a small', ('ngram', 'smollm2'), {}, RISE),
+    ('More is accepted of a small', ('smollm2', 'sibling'), {}, RISE),
+    (
+      'More is accepted at', ('sibling', 'sibling'),
+      {'temperatures': (1.0, 0.0)}, RISE,
+    ),
+    (
+      'Code is easier', ('sibling', 'sibling'),
+      {'domains': ('roleplay', 'humaneval')}, RISE,
+    ),
+    ('Lookup that copies', ('ngram', 'suffix'), {}, RISE),
+    (
+      'Lookup gives more', ('ngram', 'ngram'),
+      {'domains': ('writing', 'summarization')}, RISE,
+    ),
+  ],
+)  # fmt: skip
+def test_what_rises(begin, names, more, levels):
+  assert outcome(begin, pair(*names, **more, **levels)) == HOLDS
+  turned = {name: both[::-1] for name, both in levels.items()}
+  assert outcome(begin, pair(*names, **more, **turned)) == FAILS
+
+
+@pytest.mark.parametrize(
+  ('tau', 'expected'), [(4.1, HOLDS), (3.0, FAILS), (3.75, UNDECIDED)]
+)
+def test_other_prompts_of_a_kind_give_as_many_tokens(tau, expected):
+  rows = pair(
+    *('sibling', 'sibling'), ('humaneval', 'mbpp'), tau=((2, 4, 5), (2, tau, 5))
+  )
+  assert outcome('Other prompts', rows) == expected
+
+
+@pytest.mark.parametrize(
+  ('alpha', 'expected'), [(0.9, HOLDS), (0.7, FAILS), (0.8, UNDECIDED)]
+)
 def test_texts_under_a_schema_are_compared_with_free_ones(alpha, expected):
   """Only of a draft that is masked, and that has a distribution to mask."""
   common = {'domain': 'mbpp', 'temperature': 0.0, 'prompts_hash': 'mbpp'}
@@ -147,21 +202,50 @@ def test_the_gain_falls_with_the_batch(speedup, expected):
   assert not claim({'batches': rows})
 
 
-@pytest.mark.parametrize('right', [True, False])
-def test_predictions_are_compared_with_the_loop(right):
-  """Three tokens a step of 1.7 plain ones are 1.76 times as fast.
+def test_four_bits_give_as_many_tokens():
+  names, begin = ('sibling', 'sibling-int4'), 'A draft in four bits gives'
+  near, far = ({'tau': ((2, 4, 5), (2, t, 5))} for t in (3.9, 3.0))
+  assert outcome(begin, pair(*names, **near)) == HOLDS
+  assert outcome(begin, pair(*names, **far)) == FAILS
 
-  And of two plain ones 1.5 times.
-  """
-  seen, expected = replay('sibling', 'qa'), HOLDS if right else FAILS
-  rows = [cost('sibling', 4, 2.0 if right else 1.5), check('qa', 1.5)]
-  assert outcome('The speed-up is what', [seen, *rows]) == expected
-  costs = [cost('sibling', 4, 1.7 if right else 2.5), cost('sibling', 8, 9.0)]
-  assert outcome('Other text', [seen, *costs]) == expected
+
+@pytest.mark.parametrize(
+  ('begin', 'ways'),
+  [
+    ('A draft of a tenth', (('sibling', 4), ('smollm2', 4))),
+    ('A draft in four bits is faster', (('sibling', 4), ('sibling-int4', 4))),
+    ('Drafts can be too long', (('sibling', 8), ('sibling', 4))),
+  ],
+)
+def test_what_is_predicted_to_be_faster(begin, ways):
+  """Every draft gives three tokens a step of four, and four of eight."""
+  names = dict.fromkeys(name for name, _ in ways)
+  rows = [replay(name, 'qa') for name in names]
+  tokens = {4: 3.0, 8: 4.0}
+  for change, expected in ((0.9, HOLDS), (1.1, FAILS)):
+    (one, gamma), (other, length) = ways
+    same = 2 * tokens[length] / tokens[gamma]
+    costs = [cost(one, gamma, 2.0), cost(other, length, same * change)]
+    assert outcome(begin, rows + costs) == expected
+  assert not CLAIMS[next(c for c in CLAIMS if c.startswith(begin))](both(rows))
+
+
+@pytest.mark.parametrize(('step', 'expected'), [(1.7, HOLDS), (2.5, FAILS)])
+def test_other_text_is_as_fast_as_the_fastest_way(step, expected):
+  """Three tokens a step of 1.7 plain ones are 1.76 times as fast."""
+  costs = [cost('sibling', 4, step), cost('sibling', 8, 9.0)]
+  assert outcome('Other text', [replay('sibling', 'qa'), *costs]) == expected
   claim = next(c for name, c in CLAIMS.items() if name.startswith('Other'))
   assert not claim(both([replay('sibling', 'humaneval'), *costs]))
-  (found,) = claim(both([seen, *costs]))
+  (found,) = claim(both([replay('sibling', 'qa'), *costs]))
   assert 'sibling, 4' in found.cell or 'gamma 4' in found.cell
+
+
+@pytest.mark.parametrize(('step', 'expected'), [(2.0, HOLDS), (1.5, FAILS)])
+def test_a_prediction_is_compared_with_the_loop(step, expected):
+  """Three tokens a step of two plain ones are 1.5 times as fast."""
+  rows = [replay('sibling', 'qa'), cost('sibling', 4, step), check('qa', 1.5)]
+  assert outcome('The speed-up is what', rows) == expected
 
 
 def test_the_page_names_every_claim():

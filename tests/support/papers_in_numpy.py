@@ -94,11 +94,11 @@ def sample(model, count, eos=()):
   return extend({(): 1.0}, model, count, eos)
 
 
-def leviathan(p, q, more):
+def leviathan(p, q, more, boost=1.0):
   """One step of speculative decoding, enumerated.
 
   Algorithm 1 of Leviathan et al., arXiv:2211.17192. `more` says of a drafted
-  text whether another token is drafted.
+  text whether another token is drafted; `boost` of p / q plants an error.
 
   Returns:
     Probability of everything the step may emit: the accepted tokens and one
@@ -114,7 +114,7 @@ def leviathan(p, q, more):
     if not more(text):
       end(text, weight * p(text))
       return
-    kept = np.minimum(p(text), q(text))
+    kept = np.minimum(boost * p(text), q(text))
     rejected = 1 - kept.sum()
     rest = np.maximum(p(text) - q(text), 0)
     if rest.sum():
@@ -280,3 +280,11 @@ class Misfit:
 
   def p_value(self):
     return fit_tests.Fit(self.statistic, self.freedom).p_value
+
+
+def power(samples, pairs, level):
+  """Chance that `Misfit` at a level sees that samples are of another model.
+
+  Each pair has the distribution to be tested, and the one of the samples.
+  """
+  return fit_tests.power(samples, [outcomes(*pair) for pair in pairs], level)
