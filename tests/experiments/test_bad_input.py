@@ -175,12 +175,6 @@ def test_a_drafter_of_ones_own(runner, name, message):
   runner.refuses('run', arguments, 'drafters: ', load, message)
 
 
-def test_the_version_is_that_of_the_package():
-  assert 'version = attr: specjax.__version__' in (
-    (processes.ROOT / 'setup.cfg').read_text()
-  )
-
-
 def test_the_first_draft_of_ones_own_drafter_is_looked_at(runner, monkeypatch):
   """Unknown tokens ran silently: JAX reads some row for any index."""
   monkeypatch.undo()

@@ -107,12 +107,9 @@ def test_break_even_lies_between_two_batches():
   assert batches.find([(1, 1.2, None), (2, 1.1, None)]).text() == ('beyond 2')
   none = batches.find([(1, 0.9, [0.8, 0.95]), (2, 0.8, [0.7, 0.9])])
   assert none.text() == 'at none'
-
-
-def test_a_gain_that_comes_back_with_the_batch_is_found():
+  # It rises: the upper curve reaches 1 first.
   found = batches.find([(1, 0.5, [0.4, 0.6]), (2, 2.0, [1.5, 2.5])])
   assert found.value == pytest.approx(2**0.5)
-  # It rises: the upper curve reaches 1 first.
   assert found.ends[0] < found.value < found.ends[1] < 2
 
 
@@ -178,9 +175,7 @@ def test_many_small_categories_have_one_number_with_its_interval():
   low, high = pooled['speedup_ci']
   assert low < 1.3 < high
   assert run_report.best(rows) is None  # No cell has an interval.
-
-
-def test_a_draft_that_accepts_nothing_is_not_the_best():
+  # Nor is a draft the best that accepts nothing.
   nothing = row(1, 2, 1.4, tau=1.004)
   assert run_report.best([nothing]) is None
   assert run_report.best([nothing, row(1, 1, 1.2)])['gamma'] == 1
@@ -283,14 +278,11 @@ def test_the_last_line_says_what_pays_where(tmp_path):
 # Settings, plan and runner.
 
 
-def test_folders_of_other_experiments_are_called_as_before(folder):
+def test_settings_and_the_plan_have_every_batch_once(folder):
   x = tiny.experiment(folder)
   assert 'batches' not in results.settings_of(x)
   x.batches = (1, 2)
   assert results.settings_of(x)['batches'] == [1, 2]
-
-
-def test_the_plan_has_every_batch_once_the_largest_first_in_work(folder):
   planned = plan(tiny.experiment(folder, batches=(2, 1, 2)), sweeps=True)
   assert (planned.batches, planned.batch) == ((1, 2), 2)
   planned = plan(tiny.experiment(folder, batch=2))
@@ -298,19 +290,16 @@ def test_the_plan_has_every_batch_once_the_largest_first_in_work(folder):
 
 
 def test_the_quick_version_keeps_two_batches_and_their_prompts():
-  x = Experiment('a', None, {}, batches=(1, 4, 8), gammas=(1, 2, 3))
-  x.prompts = Prompts(count=40)
-  x.drafters = ('a',)
-  x.shrink()
+  def shrunk(**fields):
+    x = Experiment('a', None, {}, drafters=('a',), **fields)
+    x.prompts = Prompts(count=40)
+    x.shrink()
+    return x
+
+  x = shrunk(batches=(1, 4, 8), gammas=(1, 2, 3))
   assert (x.batches, x.gammas, x.prompts.count) == ((1, 4), (1, 2), 4)
-
-
-@pytest.mark.parametrize(('batch', 'count'), [(1, 2), (4, 4), (64, 40)])
-def test_the_quick_version_fills_a_batch(batch, count):
-  x = Experiment('a', None, {}, batch=batch, drafters=('a',))
-  x.prompts = Prompts(count=40)
-  x.shrink()
-  assert x.prompts.count == count
+  counts = [shrunk(batch=batch).prompts.count for batch in (1, 4, 64)]
+  assert counts == [2, 4, 40]
 
 
 @pytest.mark.slow

@@ -19,15 +19,11 @@ from tests.support import tiny
 from tests.support.processes import ROOT
 
 
-@pytest.mark.parametrize('name', ['specjax.drafters.ngram.load', 'ngram'])
-def test_a_drafter_by_its_name(folder, name):
-  x = tiny.experiment(folder, candidates={}, drafters=(name,), gammas=(3,))
+def test_a_drafter_by_its_name(folder):
+  x = tiny.experiment(folder, candidates={}, drafters=('ngram',), gammas=(3,))
   (method,) = load.load_experiment(plan(x)).methods
   assert (method.drafter, method.gamma) == ('ngram', 3)
-  assert method.brings['load'] == 'specjax.drafters.ngram.load'
-
-
-def test_a_candidate_wins_over_a_drafter_of_the_same_name(folder):
+  # A candidate wins over a drafter of the same name.
   lookup = {'lm': Candidate('ngram', 2)}
   x = tiny.experiment(folder, candidates=lookup, drafters=('lm',))
   assert plan(x).drafters['lm'].load == 'specjax.drafters.ngram.load'
@@ -127,8 +123,9 @@ def draft_of(folder, options=None, *rules):
   return Candidate('specjax.drafters.lm.load', 2, path, options or {}, rules)
 
 
-def test_a_drafter_may_have_rules_of_its_own(folder):
-  draft = draft_of(folder, {}, 'block', 'typical:0.1,0.2')
+def test_a_drafter_may_have_rules_and_a_policy_of_its_own(folder):
+  options = {'policy': 'specjax.drafters.shapes.policies.confidence:0.4'}
+  draft = draft_of(folder, options, 'block', 'typical:0.1,0.2')
   ngram = Candidate('specjax.drafters.ngram.load', 2)
   x = tiny.experiment(folder, candidates={'draft': draft, 'ngram': ngram})
   built = load.load_experiment(plan(x))
@@ -137,7 +134,11 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
     ('draft', 'typical:0.1,0.2'),
     ('ngram', 'token'),
   ]
+  spec = built.methods[0].spec
+  model, _ = lm.read(Target(spec.target, max_length=16 + 12), draft.path)
+  assert spec.drafter == lm.make(model, 2, policies.confidence(0.4))
   one, _, other = (m.brings for m in built.methods)
+  assert one['options'] == options
   # Embedding and head of 2048 x 32, a layer, and the norms around it.
   layer = 32 * 16 * (2 + 1 + 1) + 16 * 2 * 32 + 3 * 32 * 64 + 2 * 32
   assert one['parameters'] == 2 * 2048 * 32 + layer + 32
@@ -145,19 +146,6 @@ def test_a_drafter_may_have_rules_of_its_own(folder):
   assert one['training'] is None
   assert (other['parameters'], other['bytes']) == (0, 0)
   assert other['load'] == 'specjax.drafters.ngram.load'
-
-
-def test_a_policy_by_its_name(folder):
-  policy = 'specjax.drafters.shapes.policies.confidence:0.4'
-  path = str(folder / 'draft')
-  draft = draft_of(folder, {'policy': policy})
-  (method,) = load.load_experiment(
-    plan(tiny.experiment(folder, candidates={'draft': draft}))
-  ).methods
-  model, _ = lm.read(Target(method.spec.target, max_length=16 + 12), path)
-  expected = lm.make(model, 2, policies.confidence(0.4))
-  assert method.spec.drafter == expected
-  assert method.brings['options'] == {'policy': policy}
 
 
 def test_a_rule_of_its_own_that_does_not_take_its_drafts(folder):
@@ -259,9 +247,6 @@ def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
   rows = memory.widths_of(planned, described['target'].model.config, 16, 2).rows
   assert loads[0].drafts == 4 * vocab * rows
   assert loads[1].drafts == 3 * loads[0].drafts
-
-
-def test_drafters_that_look_on_together_are_remembered_together(folder):
   recycling = Candidate('recycling', 2)
   x = tiny.experiment(folder, candidates=dict.fromkeys('ab', recycling))
   planned, described, alone = predicted(x, compiles=False)

@@ -14,6 +14,9 @@ from specjax.errors import UserError
 from specjax.programs import certify
 from specjax.reports import certify as report
 
+# Some twenty loops are compiled.
+pytestmark = pytest.mark.slow
+
 PLANTED = 18 + 2 + 3
 # What runs its loop, and each other rule once: rules with other drafts are
 # multiplied out by their own tests.
@@ -36,10 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def rows(folder):
-  """Rows of a run that may fail: the tests below say whether it did.
-
-  It compiles some twenty loops, so its tests are slow.
-  """
+  """Rows of a run that may fail: the tests below say whether it did."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(certificate, 'CASES', FEW)
     certify.certify(settings(folder))
@@ -50,7 +50,6 @@ def part(rows, name):
   return [row for row in rows if row['part'] == name]
 
 
-@pytest.mark.slow
 def test_exact_rules_are_exact(rows):
   made = part(rows, 'distribution')
   exact = [r for r in made if r['lossless']]
@@ -64,7 +63,6 @@ def test_exact_rules_are_exact(rows):
   assert min(r['total_variation'] for r in lossy) > 0.01
 
 
-@pytest.mark.slow
 def test_the_compiled_loops_have_the_distribution(rows):
   loops = part(rows, 'loop')
   assert len(loops) == len(LOOPS) * (len(tiny_models.SETTINGS) + 1)
@@ -79,7 +77,7 @@ def every_case(**more) -> Cases:
 
 
 def check_loop(made: Cases, case: cases.Case) -> None:
-  """Asserts that a rule is exact, and that its loop has the distribution."""
+  """Checks that a rule is exact, and that its loop has the distribution."""
   found = [*made.enumerate(case), *made.run(case)]
   assert max(r['max_error'] for r in part(found, 'distribution')) <= 1e-12
   assert all(r['p_value'] >= r['level'] for r in part(found, 'loop'))
@@ -87,7 +85,6 @@ def check_loop(made: Cases, case: cases.Case) -> None:
 
 
 @pytest.mark.parametrize('dtype', ['auto', 'float16'])
-@pytest.mark.slow
 def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
   name = 'table in bfloat16' if dtype == 'auto' else 'table'
   case = cases.find('token', cases.CHAIN, name)
@@ -101,7 +98,6 @@ def test_loops_of_logits_in_16_bits_have_their_distribution(dtype):
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.slow
 def test_the_loop_of_a_target_in_eight_bits_has_its_distribution():
   name = 'transformer in eight bits'
   made = every_case(rounds=16, boost=1.2)
@@ -115,7 +111,6 @@ def test_the_loop_of_a_target_in_eight_bits_has_its_distribution():
   assert 1e-6 < off < 1e-2
 
 
-@pytest.mark.slow
 def test_every_planted_bug_is_caught(rows):
   found = part(rows, 'mutant')
   assert {r['test'] for r in found} == {'distribution', 'loop', 'memory'}
@@ -124,18 +119,20 @@ def test_every_planted_bug_is_caught(rows):
   # Memories without the bug differ by a tenth of this at most.
   bounds = [r['bound'] for r in found if r['test'] == 'memory']
   assert bounds == [1e-4] * 3
-
-
-@pytest.mark.slow
-def test_a_bug_that_nothing_finds_survives():
-  """Planted at what is right already."""
+  # What is planted at what is right already survives.
   harmless = planted.WrongRule('nothing', verify.token)
   (row,) = every_case().plant_rule(harmless)
   assert (row['mutant'], row['caught']) == ('nothing', False)
 
 
-@pytest.mark.slow
-def test_block_verification_is_never_worse(rows):
+def test_published_examples_and_gains_of_block_verification(rows):
+  accepted = {r['rule']: r['accepted'] for r in part(rows, 'published')}
+  assert accepted == {
+    'token': pytest.approx(10 / 9, abs=1e-12),
+    'block': pytest.approx(11 / 9, abs=1e-12),
+    'with replacement': pytest.approx(0.75, abs=1e-12),
+    'without replacement': pytest.approx(1, abs=1e-12),
+  }
   for row in part(rows, 'block'):
     assert row['least'] >= -1e-12
     if row['gamma'] == 1 or row['temperature'] == 0:
@@ -144,18 +141,6 @@ def test_block_verification_is_never_worse(rows):
       assert row['mean'] > 0.01
 
 
-@pytest.mark.slow
-def test_published_examples(rows):
-  accepted = {r['rule']: r['accepted'] for r in part(rows, 'published')}
-  assert accepted == {
-    'token': pytest.approx(10 / 9, abs=1e-12),
-    'block': pytest.approx(11 / 9, abs=1e-12),
-    'with replacement': pytest.approx(0.75, abs=1e-12),
-    'without replacement': pytest.approx(1, abs=1e-12),
-  }
-
-
-@pytest.mark.slow
 def test_precision_matters_as_much_as_its_rounding(rows):
   found = part(rows, 'arithmetic')
   assert {r['rule'] for r in found} == {'token', 'block'}
@@ -171,7 +156,6 @@ def changed(rows, name, **fields):
   return [row | fields if row is first else row for row in rows]
 
 
-@pytest.mark.slow
 def test_the_verdict_counts_what_fails(rows):
   verdict = report.verdict(rows)
   assert verdict['failures'] == 0
@@ -194,7 +178,6 @@ def test_the_verdict_counts_what_fails(rows):
   assert report.summary([*rows, off]).count('OFF') == 1
 
 
-@pytest.mark.slow
 def test_a_survivor_fails_the_program(rows, tmp_path, capsys):
   """A finished folder in which one planted bug was not found."""
   x = settings(tmp_path / 'a')
@@ -209,23 +192,18 @@ def test_a_survivor_fails_the_program(rows, tmp_path, capsys):
   assert json.loads(out.splitlines()[-1])['survivors'] == 1
 
 
-@pytest.mark.slow
 def test_a_finished_certificate_is_printed_again(rows, folder, capsys):
   before = (folder / 'rows.jsonl').read_text()
   certify.main(settings(folder))
   out = capsys.readouterr().out
   assert '| planted bug' in out
   assert json.loads(out.splitlines()[-1])['survivors'] == 0
+  # Another one does not overwrite it.
+  with pytest.raises(UserError, match='holds results of another config'):
+    certify.main(Certificate(results=str(folder), rounds=5, quick=True))
   assert (folder / 'rows.jsonl').read_text() == before
 
 
-@pytest.mark.slow
-def test_another_certificate_is_not_overwritten(rows, folder):
-  with pytest.raises(UserError, match='holds results of another config'):
-    certify.main(Certificate(results=str(folder), rounds=5, quick=True))
-
-
-@pytest.mark.slow
 def test_a_draft_with_another_vocabulary_is_certified():
   """Its loop, and what is planted there."""
   made = every_case(rounds=16, boost=1.2)
@@ -238,7 +216,6 @@ def test_a_draft_with_another_vocabulary_is_certified():
     assert row['caught'], row['mutant']
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('kind', {c.kind.name: c for c in cases.CASES})
 def test_every_kind_of_draft_can_be_made(kind):
   """Those of the whole certificate, too, which the quick one leaves out."""

@@ -13,7 +13,6 @@ from specjax.bench.config import Certificate
 from specjax.certify import cells, foreign, foreign_trial, planted, trial
 from specjax.certify.foreign_trial import SETTINGS
 from specjax.errors import UserError
-from specjax.programs import certify
 from tests.experiments import test_certify_one
 from tests.support import foreign_on_trial as samplers
 
@@ -80,13 +79,10 @@ def test_what_is_right_is_exact(judged, name, settings, shapes):
     assert row['checked'] > 0.99 * row['steps']
 
 
-def test_coins_of_its_own_are_judged_by_simulation(judged):
+def test_coins_of_its_own_and_what_has_no_cells_are_simulated(judged):
   rows, verdict = judged(samplers.simulated)
-  assert (verdict.text, verdict.exact, verdict.status) == (
-    'not refuted',
-    None,
-    0,
-  )
+  said = verdict.text, verdict.exact, verdict.status
+  assert said == ('not refuted', None, 0)
   assert (rows[0]['enumerated'], rows[0]['checked']) == (0, 0)
   assert 0 < rows[0]['least_seen'] < 0.1
 
@@ -99,6 +95,15 @@ def test_coins_of_its_own_are_judged_by_simulation(judged):
   _, verdict = judged(wrong)
   assert verdict.text == 'lossy'
   assert verdict.counterexample['how'] == 'simulated'
+
+  def blurred(draft, q, logits, values, uniforms):
+    coins = uniforms.copy()
+    coins[:, 0] = (coins[:, 0] + coins[:, 1]) % 1
+    return samplers.right(draft, q, logits, values, coins)
+
+  rows, verdict = judged(blurred)
+  assert verdict.text == 'not refuted'
+  assert rows[0]['enumerated'] < rows[0]['pairs']
 
 
 def test_the_least_total_variation_is_seen_as_often_as_stated():
@@ -145,17 +150,6 @@ def test_the_cells_of_a_race_have_its_weights():
   assert (expected == call(None, coins))[expected >= 0].all()
 
 
-def test_a_function_without_cells_is_simulated(judged):
-  def blurred(draft, q, logits, values, uniforms):
-    coins = uniforms.copy()
-    coins[:, 0] = (coins[:, 0] + coins[:, 1]) % 1
-    return samplers.right(draft, q, logits, values, coins)
-
-  rows, verdict = judged(blurred)
-  assert verdict.text == 'not refuted'
-  assert rows[0]['enumerated'] < rows[0]['pairs']
-
-
 def test_rows_that_hang_together_are_not_judged(judged):
   _, verdict = judged(samplers.beside)
   assert (verdict.text, verdict.status) == ('undecided', 1)
@@ -176,15 +170,22 @@ def test_what_is_refused_is_said(judged):
 
 @slow
 @pytest.mark.parametrize(
-  ('rule', 'shapes', 'text'),
+  ('made', 'setting', 'shapes', 'text'),
   [
-    (verify.token, SMALL[:1], 'exact'),
-    (verify.block, ((2, 3),), 'exact'),
-    (planted.WRONG_RULES[0].rule, SMALL[:1], 'lossy'),
+    ((verify.token,), 'T 1', SMALL[:1], 'exact'),
+    ((verify.block,), 'T 1', ((2, 3),), 'exact'),
+    ((planted.WRONG_RULES[0].rule,), 'T 1', SMALL[:1], 'lossy'),
+    ((verify.token, planted._temperature_last), CUT, ((1, 3),), 'lossy'),
+    (
+      (verify.token, planted._hottest_for_all),
+      'mixed batch', ((1, 3),), 'lossy',
+    ),
   ],
-)
-def test_our_rules_through_the_same_door(judged, rule, shapes, text):
-  sampler = ours.of_rule(rule)
+)  # fmt: skip
+def test_our_rules_and_pipelines_through_the_same_door(
+  judged, made, setting, shapes, text
+):
+  sampler = ours.of_rule(*made)
 
   def drawn(draft: jax.Array, q, *rest):
     if q is None:  # Not all wrong rules take a chosen draft.
@@ -192,19 +193,9 @@ def test_our_rules_through_the_same_door(judged, rule, shapes, text):
     return sampler(draft, q, *rest)
 
   drawn.coins = sampler.coins
-  _, verdict = judged(sampler if text == 'exact' else drawn, shapes=shapes)
+  sampler = drawn if text == 'lossy' else sampler
+  _, verdict = judged(sampler, (setting,), shapes)
   assert verdict.text == text
-
-
-@slow
-@pytest.mark.parametrize(
-  ('bug', 'setting'),
-  [(planted._temperature_last, CUT), (planted._hottest_for_all, 'mixed batch')],
-)
-def test_our_wrong_pipelines_through_the_same_door(judged, bug, setting):
-  sampler = ours.of_rule(verify.token, bug)
-  _, verdict = judged(sampler, (setting,), ((1, 3),))
-  assert verdict.text == 'lossy'
 
 
 def test_the_program_says_it(tmp_path, capsys, monkeypatch):
@@ -223,6 +214,7 @@ def test_the_program_says_it(tmp_path, capsys, monkeypatch):
 
 
 BAD = [
+  ('sampler', 'has no module'),
   ('nowhere.at_all', 'cannot be imported'),
   ('nothing', 'cannot be imported'),
   ('no_function', 'is no function but str'),
@@ -240,7 +232,8 @@ BAD = [
 
 @pytest.mark.parametrize(('name', 'message'), BAD)
 def test_bad_input_is_said_as_what_it_is(name, message):
-  full = name if '.' in name else f'tests.support.foreign_on_trial.{name}'
+  elsewhere = name in ('sampler', 'nowhere.at_all')
+  full = name if elsewhere else f'tests.support.foreign_on_trial.{name}'
   rows: list[dict] = []
   with pytest.raises(UserError) as raised:
     trial.find(Certificate(quick=True, foreign=full)).run(rows.append)
@@ -249,8 +242,3 @@ def test_bad_input_is_said_as_what_it_is(name, message):
   assert message in said
   assert '\n' not in said
   assert rows == []
-
-
-def test_a_name_without_a_module():
-  with pytest.raises(UserError, match=r'^foreign: .* has no module'):
-    certify.main(Certificate(foreign='sampler'))

@@ -1,8 +1,4 @@
-"""One rule, drafter or policy on trial, as a user puts it there.
-
-Wrong rules and drafters are convicted, each by the law that it breaks and with
-a counterexample; right ones are acquitted.
-"""
+"""One rule, drafter or policy on trial, as a user puts it there."""
 
 import dataclasses
 import json
@@ -199,7 +195,7 @@ def test_small_steps_of_the_rules_of_the_library(rule, wrong):
   assert any(row['faults'] for row in rows) == wrong
 
 
-@pytest.mark.slow
+@slow
 def test_the_search_finds_what_the_grid_has_not():
   """A rule that is wrong only where a probability is a fifth."""
 

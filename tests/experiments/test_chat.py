@@ -9,8 +9,7 @@ import pytest
 
 import specjax
 from specjax.bench import single_model
-from specjax.bench.config import Candidate, Prompts
-from specjax.errors import UserError
+from specjax.bench.config import Prompts
 from specjax.programs import chat
 from tests.support import tiny
 
@@ -153,12 +152,6 @@ def test_a_draft_of_another_vocabulary_counts_its_own_tokens(say, monkeypatch):
     lambda described, room, new: lambda ids: room + 1,
   )
   assert 'this has 119 tokens, and there is room for 118' in say('x')
-
-
-def test_a_rule_that_does_not_fit_is_refused(folder, say):
-  tree = Candidate('lm', 2, str(folder / 'draft'), {'widths': (2,)})
-  with pytest.raises(UserError, match='token does not take the drafter'):
-    say('one', candidates={'tree': tree})
 
 
 def test_seeds_of_answers_differ(say):

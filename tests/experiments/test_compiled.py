@@ -1,7 +1,6 @@
 """Counts in compiled programs, and the estimates that follow from them.
 
-Programs are compiled for devices that are not there by slow tests alone, and
-only where their compilers are installed.
+Slow tests compile for devices that are not there, if compilers are installed.
 """
 
 import collections
@@ -19,7 +18,13 @@ import pytest
 from specjax import cli
 from specjax.bench import load
 from specjax.bench.compiled import devices, estimate, hlo, programs, quote
-from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
+from specjax.bench.config import (
+  Compiled,
+  Mesh,
+  OnDevice,
+  SamplingValues,
+  Sizes,
+)
 from specjax.bench.plan import plan
 from specjax.checkpoints.parameters import WeightForm
 from specjax.cli import fields
@@ -186,9 +191,6 @@ def test_operations_are_read(module):
 )
 def test_bytes_of_shapes(text, size):
   assert sum(hlo.sizes_of(text)) == size
-
-
-def test_a_type_of_unknown_size_is_no_number():
   with pytest.raises(ValueError, match='q7'):
     hlo.sizes_of('q7[4]')
 
@@ -304,12 +306,9 @@ GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, exchange=1e9)
 TPU = GPU._replace(clock=1e6)
 
 
-def test_a_pass_takes_its_bytes_or_its_products():
+def test_the_roofline_of_a_gpu():
   assert Pass(2e6, 1e6, 1).seconds(GPU) == pytest.approx(2e-3)
   assert Pass(2e6, 1e6, 5000).seconds(GPU) == pytest.approx(10e-3)
-
-
-def test_the_roofline_of_a_gpu():
   counts = {
     ('nodes', 'propose', ''): 100, ('launches', 'score', 'mlp'): 2,
     ('graphs', 'score', 'mlp'): 3, ('waits', 'tell', ''): 4,
@@ -390,6 +389,12 @@ def test_bytes_and_products_of_a_pass():
   assert least == pytest.approx((4 * draft / 3352e9, one.bytes / 3352e9))
   assert shapes().least('plain', GPU).draft == 0
   assert shapes().passes('tree') == 3
+  # Floats have the bits of their type.
+  assert shapes(dtype='float32').pass_of(0, 1).weights == one.weights
+  # Without a walk windows save nothing.
+  windowed = shapes(target=dataclasses.replace(SMALL, windows=(16, None) * 2))
+  whole = shapes(target=SMALL, used=2048)
+  assert windowed.unwindowed().pass_of(0, 1) == whole.pass_of(0, 1)
 
 
 def test_experts_that_no_token_chose_are_not_read():
@@ -402,17 +407,6 @@ def test_experts_that_no_token_chose_are_not_read():
   alone = shapes(target=mixture).pass_of(0, 1)
   caches = 2 * 4 * 2 * 2 * 16 * 1100 * 2  # of two more rows
   assert few.bytes - alone.bytes == 2 * 4 * an_expert + caches
-
-
-def test_floats_have_the_bits_of_their_type():
-  wide, narrow = shapes(dtype='float32'), shapes()
-  assert wide.pass_of(0, 1).weights == narrow.pass_of(0, 1).weights
-
-
-def test_without_a_walk_windows_save_nothing():
-  windowed = shapes(target=dataclasses.replace(SMALL, windows=(16, None) * 2))
-  whole = shapes(target=SMALL, used=2048)
-  assert windowed.unwindowed().pass_of(0, 1) == whole.pass_of(0, 1)
 
 
 def test_what_a_device_holds():
@@ -502,6 +496,8 @@ def installed(monkeypatch):
     ),
     ({'device': 'v5e'}, ('device: ', 'weights=int8', 'v5e:2x2 mesh.model=2')),
     ({'target': Sizes('70b'), 'batch': 4096}, ('device: ', 'smaller models')),
+    ({'sampling': SamplingValues(regex='a+')}, ('sampling',)),
+    ({'sampling': SamplingValues(top_p=2.0)}, ('sampling', 'top_p')),
   ],
 )
 def test_bad_input_is_refused_before_compiling(installed, changes, words):
@@ -531,17 +527,6 @@ def test_a_draft_is_split_where_it_would_read_more(
 
 
 @pytest.mark.parametrize(
-  ('name', 'value', 'says'),
-  [('regex', 'a+', '^sampling'), ('top_p', 2.0, '^sampling.*top_p')],
-)
-def test_sampling_is_refused_as_elsewhere(installed, name, value, says):
-  x = Compiled()
-  setattr(x.sampling, name, value)
-  with pytest.raises(UserError, match=says):
-    estimate.plan(x)
-
-
-@pytest.mark.parametrize(
   ('device', 'extra'), [('h100', 'aot-gpu'), ('v6e:2x2', 'aot-tpu')]
 )
 def test_a_missing_compiler_is_named(monkeypatch, device, extra):
@@ -558,20 +543,12 @@ def test_chips_of_a_device(device, chips):
   assert devices.chips_in(device) == chips
   kind = device.partition(':')[0]
   assert devices.chips_in(devices.with_chips(kind, chips)) >= chips
-
-
-@pytest.mark.parametrize(
-  ('device', 'count', 'found'),
-  [
-    ('v5e', 64, 'v5e:8x8'),
-    ('v6e', 32, 'v6e:4x8'),
-    ('v5e', 2, 'v5e:2x2'),
-    ('v5p', 4, 'v5p:2x2x1'),
-    ('v5p', 16, 'v5p:2x2x4'),
-  ],
-)
-def test_the_squarest_topology_is_proposed(device, count, found):
-  assert devices.with_chips(device, count) == found
+  # The squarest topology is proposed.
+  for device, count, found in (
+    *(('v5e', 64, 'v5e:8x8'), ('v6e', 32, 'v6e:4x8'), ('v5e', 2, 'v5e:2x2')),
+    *(('v5p', 4, 'v5p:2x2x1'), ('v5p', 16, 'v5p:2x2x4')),
+  ):
+    assert devices.with_chips(device, count) == found
 
 
 def test_a_config_is_enough(tmp_path, installed):
@@ -702,19 +679,14 @@ def test_an_estimate_by_hand(installed, monkeypatch):
   assert made['alpha'] is None
 
 
-@pytest.fixture
-def asks(folder, installed) -> dict[str, Compiled]:
+def test_another_process_is_asked(folder, installed, monkeypatch):
+  """With what it takes to compile the draft that is a language model."""
   x = OnDevice(**vars(tiny.experiment(folder)), device='h100')
   x.sampling.top_p = 0.9
-  return quote.prepare(x, plan(x))
-
-
-def test_a_language_model_is_compiled_beside_a_measurement(asks, folder):
-  (name,) = asks
-  one = asks[name]
-  assert name == 'draft'
-  assert one.target.path == str(folder / 'target')
-  assert one.draft.path == str(folder / 'draft')
+  asks = quote.prepare(x, plan(x))
+  ((name, one),) = asks.items()
+  paths = one.target.path, one.draft.path
+  assert (name, *paths) == ('draft', x.target.path, str(folder / 'draft'))
   assert (one.gamma, one.used, one.temperature) == (2, 16 + 12, 1.0)
   assert (one.dtype, one.weights) == ('float32', 'floats')
   again = Compiled()
@@ -722,39 +694,6 @@ def test_a_language_model_is_compiled_beside_a_measurement(asks, folder):
     path, _, value = word.removeprefix('--').partition('=')
     fields.assign(again, path, value)
   assert again == one
-
-
-def test_no_device_is_no_estimate(folder, installed):
-  x = OnDevice(**vars(tiny.experiment(folder)))
-  assert quote.prepare(x, plan(x)) == {}
-  x.device, x.drafters = 'h100', ('ngram',)
-  with pytest.raises(UserError, match=r'^device: '):
-    quote.prepare(x, plan(x))
-
-
-def test_a_quote_is_of_the_same_run(folder, installed, monkeypatch):
-  """Its mesh is that of the run; other types and forms are refused."""
-  x = OnDevice(**vars(tiny.experiment(folder)), device='h100:2')
-  x.mesh, x.batch = Mesh(data=2), 2
-  (one,) = quote.prepare(x, plan(x)).values()
-  assert one.mesh == Mesh(data=2)
-  planned = plan(OnDevice(**vars(tiny.experiment(folder))))
-  x.mesh = Mesh()
-  for changes, field in (
-    ({'form': WeightForm('stored')}, 'weights '),
-    ({'dtype': 'float64'}, 'dtype '),
-  ):
-    with pytest.raises(UserError, match=f'^{field}'):
-      quote.prepare(x, dataclasses.replace(planned, **changes))
-  found = load.survey(planned)
-  draft = found.described['draft draft']._replace(other=planned)
-  found.described['draft draft'] = draft
-  monkeypatch.setattr(load, 'survey', lambda plan: found)
-  with pytest.raises(UserError, match=r'^path of .* vocabulary'):
-    quote.prepare(x, planned)
-
-
-def test_another_process_is_asked(asks, monkeypatch):
   words, status = [], [0, 1]
 
   def run(command, **options):
@@ -772,6 +711,32 @@ def test_another_process_is_asked(asks, monkeypatch):
   assert quote.beside(asks, {'drafter': 'ngram'}) is None
   assert quote.beside(asks, {}) is None
   assert len(words) == 2
+
+
+def test_a_quote_is_of_the_same_run(folder, installed, monkeypatch):
+  """Its mesh is that of the run; other types and forms are refused."""
+  x = OnDevice(**vars(tiny.experiment(folder)), device='h100:2')
+  x.mesh, x.batch = Mesh(data=2), 2
+  (one,) = quote.prepare(x, plan(x)).values()
+  assert one.mesh == Mesh(data=2)
+  planned = plan(OnDevice(**vars(tiny.experiment(folder))))
+  x.mesh = Mesh()
+  lookup = plan(tiny.experiment(folder, drafters=('ngram',)))
+  with pytest.raises(UserError, match=r'^device: '):
+    quote.prepare(x, lookup)
+  assert quote.prepare(dataclasses.replace(x, device=''), planned) == {}
+  for changes, field in (
+    ({'form': WeightForm('stored')}, 'weights '),
+    ({'dtype': 'float64'}, 'dtype '),
+  ):
+    with pytest.raises(UserError, match=f'^{field}'):
+      quote.prepare(x, dataclasses.replace(planned, **changes))
+  found = load.survey(planned)
+  draft = found.described['draft draft']._replace(other=planned)
+  found.described['draft draft'] = draft
+  monkeypatch.setattr(load, 'survey', lambda plan: found)
+  with pytest.raises(UserError, match=r'^path of .* vocabulary'):
+    quote.prepare(x, planned)
 
 
 def test_compilers_alone_start_no_device(monkeypatch):

@@ -155,6 +155,8 @@ def test_every_summary_begins_with_its_headline():
 def test_the_version_to_cite_is_that_of_the_package():
   cited = (ROOT / 'CITATION.cff').read_text()
   assert f'version: {specjax.__version__}\n' in cited
+  setup = (ROOT / 'setup.cfg').read_text()
+  assert 'version = attr: specjax.__version__' in setup
   (bibtex,) = re.findall(r'```bibtex.*?```', README, re.DOTALL)
   assert f'{{{specjax.__version__}}}' in bibtex
   assert bibtex in (ROOT / 'docs/index.md').read_text()
