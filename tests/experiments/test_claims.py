@@ -344,30 +344,6 @@ def of_methods(claim, *rows):
   return outcomes(CLAIMS[claim]({'methods': list(rows)}))
 
 
-def test_rules_are_compared_on_the_same_trees():
-  warm = {'temperature': 1.0}
-  trees = [
-    row(name, calls, verifier=rule, **warm)
-    for name, both in (('deep', (4, 3)), ('flat', (3, 4)))
-    for rule, calls in zip(('recursive', 'traversal'), both, strict=True)
-  ]
-  cold = [r | {'temperature': 0.0} for r in trees]
-  assert of_methods('from_the_leaves', *trees, *cold) == {
-    'code, T 1, deep, recursive to traversal': HOLDS,
-    'code, T 1, flat, recursive to traversal': FAILS,
-  }
-  assert not of_methods('from_the_leaves', trees[0], trees[3])
-
-
-def test_drafts_are_compared_under_rules_of_their_own():
-  low = row('two without replacement', 4, verifier='recursive')
-  high = row('two with a hub', 3, verifier='hub')
-  (found,) = CLAIMS['hubs']({'paths/embedded': [low, high]})
-  assert found.outcome == HOLDS
-  wrong = high | {'verifier': 'k_seq'}
-  assert not CLAIMS['hubs']({'paths/embedded': [low, wrong]})
-
-
 @pytest.mark.parametrize(
   ('one', 'other'), [('ngram', 'suffix'), ('ngram tree', 'suffix tree')]
 )

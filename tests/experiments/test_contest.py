@@ -88,21 +88,6 @@ def test_an_order_holds_fails_or_is_undecided():
   assert study.order(low, others) == (None, '-')
 
 
-def test_the_summary_takes_the_fastest_length_and_names_its_sources():
-  rows = [
-    row('eagle1', [1.5, 1.7, 1.6]),
-    row('medusa', [1.2, 1.3, 1.1]),
-    row('medusa', [1.3, 1.4, 1.2], gamma=4, c=0.3),
-  ]
-  assert {*map(reports.fault, rows)} == {''}
-  text = reports.summary(rows)
-  (line,) = (x for x in text.splitlines() if x.startswith('| medusa'))
-  assert '| 2     | 1.20' in line
-  (line,) = (x for x in text.splitlines() if 'eagle1 > medusa' in x)
-  assert 'arXiv:2401.15077' in line
-  assert len(reports.summary(rows[:1])) > 40
-
-
 @pytest.mark.parametrize(
   ('field', 'value'),
   [

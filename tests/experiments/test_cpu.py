@@ -37,46 +37,44 @@ def test_the_widest_vectors_are_those_that_programs_may_use(
   name = f'Fast, {widest}' if widest else 'Fast'
   assert (cpu.vectors(), cpu.name()) == (widest, name)
   assert results.conditions()['device'].startswith(name)
+  # A system that says nothing has a name.
+  monkeypatch.setattr(cpu, 'facts', dict)
+  assert cpu.name()
 
 
-@pytest.mark.parametrize(
-  ('said', 'threads'), [('', 3), ('1', 1), ('6', 6), (None, 3)]
-)
-def test_rows_say_how_many_threads_xla_has(monkeypatch, said, threads):
+def test_rows_say_how_many_threads_xla_has(monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2})
-  monkeypatch.setenv('NPROC', said or '')
-  if said is None:
-    monkeypatch.delenv('NPROC')
-  assert results.conditions()['xla_threads'] == threads
+  monkeypatch.delenv('NPROC', raising=False)
+  assert results.conditions()['xla_threads'] == 3
+  for said, threads in (('', 3), ('1', 1), ('6', 6)):
+    monkeypatch.setenv('NPROC', said)
+    assert results.conditions()['xla_threads'] == threads
 
 
-@pytest.mark.parametrize('there', [True, False])
+_QUICK = quickstart.get_config()
+
+
 @pytest.mark.parametrize(
-  ('config', 'kernel'),
+  ('x', 'with_kernel', 'without'),
   [
-    ('experiment', True), ('untimed', False), ('mesh', False), ('speed', True),
-    ('layouts', False), ('certificate', True), ('recipe', False),
+    (_QUICK, True, False),
+    (dataclasses.replace(_QUICK, timed=False), False, False),
+    (dataclasses.replace(_QUICK, mesh=Mesh(model=2)), False, False),
+    (step_costs.get_config(), True, False),
+    (step_costs.get_config('layouts'), False, False),
+    (certify.get_config(), True, True),
+    (embedded_pair.get_config(), False, False),
   ],
-)  # fmt: skip
-def test_whom_the_cores_are_given_to(monkeypatch, config, kernel, there):
-  """The kernel, where there is one."""
-  x = {
-    'experiment': quickstart.get_config(),
-    'untimed': dataclasses.replace(quickstart.get_config(), timed=False),
-    'mesh': dataclasses.replace(quickstart.get_config(), mesh=Mesh(model=2)),
-    'speed': step_costs.get_config(),
-    'layouts': step_costs.get_config('layouts'),
-    'certificate': certify.get_config(),
-    'recipe': embedded_pair.get_config(),
-  }[config]
-  given = []
-  monkeypatch.setattr(native, 'available', lambda: there)
+)
+def test_whom_the_cores_are_given_to(monkeypatch, x, with_kernel, without):
   monkeypatch.setattr(native, 'claim_cores', lambda: given.append(x))
   monkeypatch.delenv('XLA_FLAGS', raising=False)
-  monkeypatch.setattr(cpu, 'add_xla_flags', given.append)
-  meshes.use_cores(x)
-  asks = config == 'certificate'  # Whether or not there is one.
-  assert bool(given) == (kernel and (there or asks))
+  monkeypatch.setattr(cpu, 'add_xla_flags', lambda flags: given.append(flags))
+  for there, expected in ((True, with_kernel), (False, without)):
+    given = []
+    monkeypatch.setattr(native, 'available', lambda there=there: there)
+    meshes.use_cores(x)
+    assert bool(given) == expected
 
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
@@ -91,8 +89,3 @@ def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):
     cpu.subprocess, 'run', lambda *_, **__: pytest.fail('run')
   )
   assert cpu.add_xla_flags(cpu.FAST_XLA)
-
-
-def test_a_system_that_says_nothing_has_a_name(monkeypatch):
-  monkeypatch.setattr(cpu, 'facts', dict)
-  assert cpu.name()

@@ -62,16 +62,6 @@ def test_values_are_those_of_numpy(p, q):
   np.testing.assert_allclose(values, by_hand(p, q), atol=3e-6)
 
 
-@given(distributions)
-def test_nothing_is_left_to_learn_where_the_laws_are_equal(p):
-  values, gradients = EVALUATE(logits_of(p), logits_of(p))
-  left = np.array(values)
-  left[5] -= -(p * np.log(p)).sum()  # The entropy stays.
-  np.testing.assert_allclose(left, 0, atol=3e-6)
-  # The kink of |p - q| has a slope of either sign.
-  np.testing.assert_allclose(gradients[np.array([0, 1, 2, 5])], 0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
   ('p', 'q', 'variation'),
   [

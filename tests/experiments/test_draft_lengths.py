@@ -49,10 +49,9 @@ def looks():
   return [study.look(way(study.WHOLE), job(t)) for t in (0.0, 1.0)]
 
 
-# The first looks at all that there is to see, the others learn from verdicts.
+# One looks at all that there is to see, the other learns from verdicts.
 POLICIES = (
   policies.learned(1, 1, -0.5, 0.2, 0.6),
-  policies.heuristic(2),
   policies.bandit(0.1, 0.1, 1, 3),
 )
 
@@ -154,7 +153,7 @@ def best_of(ahead, cost: float, depth: int) -> float:
   return max(rates)
 
 
-@pytest.mark.parametrize('cost', [0.02, 0.2, 0.6])
+@pytest.mark.parametrize('cost', [0.02, 0.6])
 def test_no_steps_are_better_than_the_oracle(cost, looks):
   random = np.random.default_rng(1)
   text = places(random.random((1, 14)) < 0.8, 3)
@@ -218,17 +217,10 @@ def test_what_is_chosen_is_chosen_on_other_prompts(monkeypatch):
   assert oracle['share'] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-  ('interval', 'expected'),
-  [
-    ([1.01, 1.2], 'holds'),
-    ([0.9, 0.99], 'fails'),
-    ([0.9, 1.1], 'undecided'),
-    (None, 'undecided'),
-  ],
-)
-def test_verdicts(interval, expected):
-  assert study.verdict(interval) == expected
+def test_verdicts():
+  intervals = [1.01, 1.2], [0.9, 0.99], [0.9, 1.1], None
+  outcomes = ['holds', 'fails', 'undecided', 'undecided']
+  assert [*map(study.verdict, intervals)] == outcomes
 
 
 def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
@@ -251,7 +243,6 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
   assert [r['policy'] for r in rows] == names * 2
   assert {*map(reports.fault, rows)} == {''}
   assert '| entropy 0.3 ' in capsys.readouterr().out
-  assert len(reports.summary(rows[:1])) > 40
 
 
 @pytest.mark.parametrize(

@@ -68,17 +68,6 @@ def test_the_best_rule_of_each_drafter():
   assert found['c']['training'] == '-'
 
 
-def test_without_times_tau_decides():
-  rows = [
-    timed('a', 1.0, tau=tau, verifier=rule)
-    | dict.fromkeys(('speedup', 'speedup_ci', 'c', 'v', 'predicted_speedup'))
-    for tau, rule in ((2.0, 'token'), (2.5, 'block'))
-  ]
-  (table,) = drafters.of_each(rows)
-  assert cells(table)['a']['rule'] == 'block'
-  assert cells(table)['a']['speed-up'] == '-'
-
-
 def test_rows_of_older_programs_are_summed_up_without_it():
   old = made.row(drafted=8, histogram=[1, 1, 2])
   assert 'Best of each drafter' not in run_report.summary([old])

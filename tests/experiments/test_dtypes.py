@@ -14,7 +14,8 @@ import pytest
 
 import specjax
 from configs import parity as parity_config
-from specjax import native, pair, sampling, verify
+from specjax import native, sampling, verify
+from specjax import pair as embedded
 from specjax.bench import load, memory, results
 from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
 from specjax.bench.plan import plan
@@ -214,51 +215,37 @@ def peak(x, monkeypatch):
   return held, max(one[0] for one in peaks.values()) - before
 
 
-def without_kernel(monkeypatch, dtype):
-  """In 16 bits the kernel makes no copies in float32, which are predicted."""
-  if dtype == 'bfloat16':
+@pytest.mark.slow
+@pytest.mark.parametrize('pair', ['bfloat16', 'float32', 'alike', 'embedded'])
+def test_memory_is_predicted(folder, tmp_path, monkeypatch, pair):
+  """Also of a draft as large as its target, and of the embedded pair."""
+  more = {'temperatures': (1.0,), 'timed': False, 'max_new_tokens': 4}
+  more['results'] = str(tmp_path / 'a')
+  if pair == 'alike':
+    heads = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 8}
+    tiny.write_pair(tmp_path, **heads)
+    x = with_draft(tmp_path, batch=4, **more)
+    x.prompts = Prompts(domains=('code',), count=4, length=96)
+    x.draft.path = x.target.path
+  elif pair == 'embedded':
+    candidates = {'lm': Candidate('lm', 3, embedded.path('draft-128'))}
+    x = tiny.experiment(
+      tmp_path, dtype='float32', candidates=candidates, **more
+    )
+    x.target.path = embedded.path('target')
+    x.prompts = Prompts(domains=('code',), count=1, length=96)
+  else:
+    x = with_draft(folder, dtype=pair, **more)
+  if pair == 'bfloat16':
+    # The kernel makes no copies in float32, which are predicted.
     monkeypatch.setattr(
       layouts,
       'arrange',
       lambda *whole: {layouts.WHOLE: layouts.Arranged(*whole[:2])},
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
-def test_memory_is_predicted(folder, tmp_path, monkeypatch, dtype):
-  without_kernel(monkeypatch, dtype)
-  x = with_draft(folder, dtype=dtype, temperatures=(1.0,))
-  x.timed, x.results = False, str(tmp_path / 'a')
-  x.max_new_tokens = 4
   held, measured = peak(x, monkeypatch)
-  assert bool(held.layouts) == (native.available() and dtype == 'float32')
-  assert held.total == pytest.approx(measured, rel=0.15)
-
-
-@pytest.mark.slow
-def test_memory_of_a_draft_as_large_as_its_target_is_predicted(
-  tmp_path, monkeypatch
-):
-  heads = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 8}
-  tiny.write_pair(tmp_path, **heads)
-  x = with_draft(tmp_path, temperatures=(1.0,), timed=False, batch=4)
-  x.prompts = Prompts(domains=('code',), count=4, length=96)
-  x.draft.path, x.results = x.target.path, str(tmp_path / 'a')
-  x.max_new_tokens = 4
-  held, measured = peak(x, monkeypatch)
-  assert held.total == pytest.approx(measured, rel=0.15)
-
-
-@pytest.mark.slow
-def test_memory_of_the_embedded_pair_is_predicted(tmp_path, monkeypatch):
-  x = tiny.experiment(
-    tmp_path, target=Checkpoint(pair.path('target')),
-    candidates={'lm': Candidate('lm', 3, pair.path('draft-128'))},
-    prompts=Prompts(domains=('code',), count=1, length=96), temperatures=(1.0,),
-    max_new_tokens=4, timed=False, dtype='float32', results=str(tmp_path / 'a'),
-  )  # fmt: skip
-  held, measured = peak(x, monkeypatch)
+  if pair in ('bfloat16', 'float32'):
+    assert bool(held.layouts) == (native.available() and pair == 'float32')
   assert held.total == pytest.approx(measured, rel=0.15)
 
 
@@ -267,8 +254,8 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
   rows = {}
   for dtype in ('float32', 'bfloat16', 'float16'):
     x = tiny.experiment(
-      tmp_path, target=Checkpoint(pair.path('draft-128')),
-      candidates={'lm': Candidate('lm', 3, pair.path('draft-64'))},
+      tmp_path, target=Checkpoint(embedded.path('draft-128')),
+      candidates={'lm': Candidate('lm', 3, embedded.path('draft-64'))},
       prompts=Prompts(domains=('code',), count=8, length=64),
       temperatures=(1.0,), max_new_tokens=48, batch=8, timed=False, dtype=dtype,
       results=str(tmp_path / dtype),
@@ -286,15 +273,10 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
     assert abs(rows[dtype]['alpha'] - rows['float32']['alpha']) < 0.1
 
 
-def surveyed(folder, **changes):
-  """A plan, and the models that it needs."""
-  planned = plan(with_draft(folder, **changes))
-  return planned, load.survey(planned).described
-
-
 def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
   prompts = Prompts(domains=('code',), count=9, length=16)
-  planned, described = surveyed(folder, prompts=prompts)
+  planned = plan(with_draft(folder, prompts=prompts))
+  described = load.survey(planned).described
   held = memory.predict(planned, described, 16, 9)
   limit = held.total - held.cache // 2
   monkeypatch.setattr(memory, 'available', lambda count: limit)
@@ -309,12 +291,10 @@ def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
   share = held.activations * (count + 1) // 9
   assert more.total + share > limit
 
-
-def test_shorter_prompts_that_would_fit_are_named(folder, monkeypatch):
-  planned, described = surveyed(folder, max_new_tokens=8)
+  # Shorter prompts are named, too.
   held = memory.predict(planned, described, 1000, 2, compiles=False)
+  assert held.activations is None
   limit = held.total - held.cache // 2
-  monkeypatch.setattr(memory, 'available', lambda count: limit)
   with pytest.raises(UserError, match=r'prompts\.length=\d') as error:
     memory.check(planned, described, 1000, 2, held)
   length = int(re.search(r'prompts\.length=(\d+)', str(error.value))[1])
@@ -323,12 +303,9 @@ def test_shorter_prompts_that_would_fit_are_named(folder, monkeypatch):
     found = memory.predict(planned, described, tokens, 2, compiles=False)
     assert (found.total <= limit) == does
 
-
-def test_what_fits_nowhere_needs_a_smaller_model(folder, monkeypatch):
-  planned, described = surveyed(folder)
+  # What fits nowhere needs a smaller model.
+  limit = 10
   held = memory.predict(planned, described, 16, 2, compiles=False)
-  assert held.activations is None
-  monkeypatch.setattr(memory, 'available', lambda count: 10)
   with pytest.raises(UserError, match='but has 10: choose a smaller model'):
     memory.check(planned, described, 16, 2, held)
 
