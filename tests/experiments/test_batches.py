@@ -10,7 +10,7 @@ from specjax.bench.config import Experiment, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.programs import run as program
-from specjax.reports import batches, page, plots, verdicts
+from specjax.reports import batches, page, plots
 from specjax.reports import run as run_report
 from specjax.stats import sanity_checks
 from tests.support import rows as made
@@ -135,12 +135,6 @@ def test_what_pays_follows_from_the_intervals(speeds, up_to, paying):
   assert '[' not in batches.verdict(few, '')
 
 
-def test_no_row_that_cannot_be_believed_decides():
-  for changes in ({'impossible': ['v is 0.4']}, {'lossless': False}):
-    rows = [*run(), row(8, 3, 9.0, **changes)]
-    assert batches.up_to(verdicts.timed(rows)) == 4
-
-
 def test_the_headline_is_on_batches_where_there_are_several():
   rows = [measured(r) for d in ('code', 'prose') for r in run(domain=d)]
   # Another drafter that is faster takes no word of the verdict.
@@ -180,26 +174,7 @@ def test_many_small_categories_have_one_number_with_its_interval():
   assert run_report.best([nothing, row(1, 1, 1.2)])['gamma'] == 1
 
 
-def test_tables_have_plain_decoding_beside_every_length():
-  best, every = batches.tables(run())
-  first, *_, last = made.by_name(best)
-  assert first == {
-    'batch': '1', 'best': 'draft', 'gamma': '2', 'v': '1.40', 'a step': '1.60',
-    'speed-up': '1.30 [1.20, 1.40]', 'tokens/s': '100 / 130', 'tau': '1.90',
-    'ms per token of a row': '10.00 / 7.69 [6.92, 8.46]', 'verdict': 'wins',
-  }  # fmt: skip
-  assert (last['batch'], last['verdict']) == ('8', 'loses')
-  lines = made.by_name(every)
-  assert [(x['batch'], x['gamma']) for x in lines[:4]] == [
-    *(('1', '0'), ('1', '1'), ('1', '2'), ('2', '0'))
-  ]
-  assert lines[0] == {
-    'batch': '1', 'drafter': 'plain', 'gamma': '0', 'tokens/s': '100',
-    'ms per token': '10.00', 'tau': '1.00', 'c': '-', 'v': '1.00',
-    'at work': '100%', 'speed-up': '1.00', 'predicted': '-',
-    'measured / predicted': '-', 'rows refilled': '-',
-  }  # fmt: skip
-  assert lines[5]['rows refilled'] == '0.95'
+def test_a_brief_summary_and_the_page_have_the_tables_by_batch():
   brief = run_report.brief(run())
   assert '### By batch: code, temperature 0' in brief
   assert 'Batch 2' not in brief
@@ -294,11 +269,6 @@ def test_a_run_makes_every_batch_and_goes_on(folder, tmp_path, monkeypatch):
   # The same prompts with the same keys: the same texts in any batch.
   for name in ('tokens', 'unit_target_calls', 'alpha', 'prompts_hash'):
     assert one[name] == two[name]
-  assert len(one['unit_seconds']) == 2
-  assert len(two['unit_seconds']) == 1
-  assert len(two['seconds_per_step']['plain']) == 3
-  calls = two['unit_target_calls']
-  assert two['at_work'] == pytest.approx(sum(calls) / (2 * max(calls)))
   assert runner.complete()
   kept = (tmp_path / 'a' / 'rows.jsonl').read_text()
   # A row that is lost is made again, and no other.

@@ -22,7 +22,7 @@ from specjax.certify import (
 from specjax.errors import UserError
 from specjax.programs import certify
 from specjax.types import Params
-from tests.support import rules_on_trial, tiny
+from tests.support import rules_on_trial
 
 _PLACE = {
   'rule': 'tests.support.rules_on_trial',
@@ -71,7 +71,11 @@ def certified(tmp_path, capsys, kind, name, **more):
 
 
 @pytest.mark.parametrize(('kind', 'name', 'why'), LOSSY)
-def test_what_is_wrong_is_convicted(tmp_path, capsys, kind, name, why):
+def test_what_is_wrong_is_convicted(
+  tmp_path, capsys, monkeypatch, kind, name, why
+):
+  if name == 'ties_fail':  # No whole text shows it, with any draft.
+    monkeypatch.setattr(rule_trial, '_QUICK', 1)
   status, page, said = certified(tmp_path, capsys, kind, name)
   assert (status, said['exact'], said['verdict']) == (3, False, 'lossy')
   assert why in said['why']
@@ -136,10 +140,9 @@ def test_what_is_right_is_acquitted(tmp_path, capsys, kind, name):
   assert ('It is not certified for' in page) == (name == 'drawn_only')
 
 
-def test_a_draft_with_another_tokenizer_is_tried_through_tables(tmp_path):
+def test_a_draft_with_another_tokenizer_is_tried_through_tables(folder):
   """It reads and drafts letters, of which it has other ids than the target."""
-  tiny.write_pair(tmp_path)
-  drafter, own = trial.load(f'lm:{tmp_path / "draft"}')
+  drafter, own = trial.load(f'lm:{folder / "draft"}')
   assert drafter.depth == 3
   # a, b, ab and the end of text are tokens of both.
   words = checkpoints.load_tokenizer(pair.path('target')).get_vocab()
@@ -160,9 +163,7 @@ def obtained_by_hand(found) -> dict[str, Fraction]:
   return got
 
 
-@pytest.mark.parametrize(
-  'name', ['leftover_to_first', 'ties_fail', 'argmax_is_welcome']
-)
+@pytest.mark.parametrize('name', ['leftover_to_first', 'ties_fail'])
 def test_a_counterexample_can_be_checked_by_hand(name):
   rule = getattr(rules_on_trial, name)
   shapes = small_steps.SHAPES[:1]
@@ -180,13 +181,7 @@ def test_a_counterexample_can_be_checked_by_hand(name):
 
 
 @pytest.mark.parametrize(
-  ('rule', 'wrong'),
-  [
-    (verify.token, 0),
-    (verify.block, 0),
-    pytest.param(verify.k_seq, 0, marks=slow),
-    (verify.lenience(0.5), 1),
-  ],
+  ('rule', 'wrong'), [(verify.token, 0), (verify.lenience(0.5), 1)]
 )
 def test_small_steps_of_the_rules_of_the_library(rule, wrong):
   shapes = rule_trial.taken('rule: x', rule, [])

@@ -114,35 +114,6 @@ def test_contradictions_are_counted_beyond_chance():
   assert findings.contradictions(wide) == 1
 
 
-def _by_drafter(**alphas):
-  rng = np.random.default_rng(0)
-  # What a prompt does to all drafters is no noise between them.
-  ease = rng.normal(0, 0.3, 20)
-  return [
-    made.row(
-      drafter=name,
-      prompts=20,
-      unit_overlap=(100 * (alpha + ease + rng.normal(0, 0.02, 20))).tolist(),
-      unit_prefixes=[100] * 20,
-    )
-    for name, alpha in alphas.items()
-  ]
-
-
-def test_sizes_are_compared_on_the_same_prompts():
-  drafters = {'unigram': 0.1, 'bigram': 0.2, 'draft-64': 0.3, 'draft-128': 0.25}
-  rows = {'embedded/drafters': _by_drafter(**drafters)}
-  found = {e.cell: e.outcome for e in CLAIMS['by_size'](rows)}
-  assert found == {
-    'code, T 0, unigram to bigram': HOLDS,
-    'code, T 0, bigram to draft-64': HOLDS,
-    'code, T 0, draft-64 to draft-128': FAILS,
-  }
-  one, other = made.row(), made.row(prompts_hash='other')
-  assert paired.difference(one, other, paired.TAU) is None
-  assert paired.difference(one, made.row(), paired.TAU).value == 0
-
-
 def test_equal_rules_must_agree_on_every_prompt():
   token = made.row(gamma=1, temperature=1.0)
   block = token | {'verifier': 'block'}

@@ -50,10 +50,9 @@ def test_help_says_what_a_program_is_for_and_takes(
   calculates = program in ('experiments.paper_costs', 'compiled')
   draws = ' CONFIG [' in shown and not calculates
   assert ('--seed: int = 0\n' in shown) == draws
-  found = run_here(monkeypatch, capsys, *words, '--version')
-  assert found == (0, f'specjax {specjax.__version__}\n', '')
 
 
+@pytest.mark.filterwarnings('ignore:.*found in sys.modules')
 def test_the_console_lists_its_commands(monkeypatch, capsys):
   status, shown, _ = run_here(monkeypatch, capsys, 'specjax', '--help')
   assert status == 0
@@ -61,16 +60,15 @@ def test_the_console_lists_its_commands(monkeypatch, capsys):
   status, _, err = run_here(monkeypatch, capsys, 'specjax', 'rum')
   assert status == 1
   assert 'did you mean run?' in err
-
-
-@pytest.mark.filterwarnings('ignore:.*found in sys.modules')
-def test_the_spelling_is_the_users(monkeypatch, capsys):
   for words, spelling in (
     (['specjax', 'train'], 'python -m specjax run'),
     (['experiments.train'], 'python -m experiments.run'),
   ):
     _, _, err = run_here(monkeypatch, capsys, *words, 'quickstart')
     assert f'give it to {spelling}\n' in err
+  for words in ([], ['train'], ['report']):  # Each has a parser of its own.
+    found = run_here(monkeypatch, capsys, 'specjax', *words, '--version')
+    assert found == (0, f'specjax {specjax.__version__}\n', '')
 
 
 def test_help_shows_the_values_of_a_config_and_uses_no_device():
@@ -118,17 +116,14 @@ def test_one_command_in_several_spellings(argv):
   assert tuple(x.gammas) == (1, 2)
 
 
-@pytest.mark.parametrize(
-  ('more', 'expected'),
-  [
+def test_a_file_of_prompts_has_domains_of_its_own():
+  for more, expected in (
     ((), ('code',)),
     (('--prompts.path=a.jsonl',), ()),
     (('--prompts.dataset=a',), ()),
     (('--prompts.path=a.jsonl', '--config.prompts.domains=qa'), ('qa',)),
-  ],
-)
-def test_a_file_of_prompts_has_domains_of_its_own(more, expected):
-  assert tuple(parsed('explain', *more).prompts.domains) == expected
+  ):
+    assert tuple(parsed('explain', *more).prompts.domains) == expected
 
 
 def test_values_have_the_declared_type(monkeypatch):

@@ -25,6 +25,8 @@ TALKS = [
   {'question_id': 2, 'category': 'a', 'turns': ['Name a town.']},
   {'question_id': 3, 'category': 'b', 'turns': ['One.', 'Two.', 'Three.']},
 ]
+TEXT = f'{"FULL BENCHMARK DATA SHOULD BE FETCHED"} FROM THE SOURCE'
+HELD_BACK = {'question_id': 9, 'category': 'c', 'turns': ['x', TEXT]}
 KWARGS = {'enable_thinking': False}
 
 
@@ -87,6 +89,9 @@ def test_fewer_turns_and_the_first_alone(chatty, tmp_path):
   assert talk_of(two, 'One').says == ('One.', 'Two.')
   one = collect(chatty, tmp_path, turns=1)
   assert not one['b'].talks
+  # Placeholders of other domains are passed over.
+  records = [*TALKS, HELD_BACK]
+  assert set(collect(chatty, tmp_path, records, domains=('a',))) == {'a'}
   assert one['b'].texts == two['b'].texts == one['b'].said
   assert 'turns' not in one['b'].facts()
   facts = two['b'].facts()
@@ -189,10 +194,6 @@ def test_records_of_messages_are_turns(tokenizer, tmp_path):
     collect(tokenizer, tmp_path, [{'messages': says}])
 
 
-TEXT = f'{"FULL BENCHMARK DATA SHOULD BE FETCHED"} FROM THE SOURCE'
-HELD_BACK = {'question_id': 9, 'category': 'c', 'turns': ['x', TEXT]}
-
-
 @pytest.mark.parametrize(
   ('records', 'turns', 'says'),
   [
@@ -213,11 +214,6 @@ def test_records_without_turns_are_refused(
 ):
   with pytest.raises(UserError, match=rf'^prompts\.{says}'):
     collect(tokenizer, tmp_path, records, turns=turns)
-
-
-def test_placeholders_of_other_domains_are_passed_over(tokenizer, tmp_path):
-  records = [*TALKS, HELD_BACK]
-  assert set(collect(tokenizer, tmp_path, records, domains=('a',))) == {'a'}
 
 
 BAD_TEMPLATES = [
@@ -252,9 +248,7 @@ def test_what_a_template_does_not_take_is_refused(
   with pytest.raises(ValueError, match=message) as error:
     collect(made, tmp_path, chat=True, **fields)
   assert '\n' not in str(error.value)
-
-
-def test_what_the_harness_tells_a_template_is_its_own():
+  # What the harness tells a template is its own.
   with pytest.raises(UserError, match=r'^prompts\.template_kwargs'):
     conversations.check(Prompts(chat=True, template_kwargs={'tokenize': False}))
 

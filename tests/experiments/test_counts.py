@@ -1,5 +1,6 @@
 """Counting the tokens of texts, and drafting some of them alone."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -38,6 +39,10 @@ def test_every_text_of_a_record_is_counted(tmp_path, capsys):
   assert f'{total} tokens of 2048 kinds' in capsys.readouterr().out
   with pytest.raises(UserError, match=r'folder: .* exists'):
     count_tokens.main(x)
+  file.write_text('{"a": 1}\n{"b": [2, 3]}\n')
+  other = dataclasses.replace(x, folder=str(tmp_path / 'other'))
+  with pytest.raises(UserError, match='texts: no record of'):
+    count_tokens.main(other)
 
 
 def test_pairs_are_the_most_frequent_first():
@@ -51,12 +56,3 @@ def test_pairs_are_the_most_frequent_first():
   assert made.share[4].tolist() == [0, 0]
   single = np.array([3, 5, 3, 4, 1]) / 16
   np.testing.assert_allclose(made.unigram, single, rtol=1e-6)
-
-
-def test_a_file_without_texts_is_refused(tmp_path):
-  file = tmp_path / 'numbers.jsonl'
-  file.write_text('{"a": 1}\n{"b": [2, 3]}\n')
-  with pytest.raises(UserError, match='texts: no record of'):
-    count_tokens.main(
-      Counts(str(tmp_path / 'counts'), pair.path('target'), str(file))
-    )

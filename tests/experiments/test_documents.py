@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
 DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
 WAYS = tables.documents(ROOT)
+_PAGES = 'speed', 'serving', 'own_models', 'rollouts'
 DOCUMENTS = [pytest.param(path, id=path.name) for path in WAYS]
 
 
@@ -52,32 +53,20 @@ def test_ci_runs_the_commands_of_the_readme():
   script = (ROOT / '.ci' / 'run').read_text()
   commands = re.findall(r'^readme "(.*)"$', script, re.MULTILINE)
   assert len(commands) == 2
+  assert len(README.encode()) <= 9_000
   lines = README.splitlines()
   assert all(command in lines for command in commands)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'page',
-  [
-    'README.md',
-    'docs/speed.md',
-    'docs/serving.md',
-    'docs/own_models.md',
-    'docs/rollouts.md',
-  ],
-)
+@pytest.mark.parametrize('page', ['README', *map('docs/{}'.format, _PAGES)])
 def test_the_library_runs_as_a_page_shows(page, capsys):
-  text = (ROOT / page).read_text()
+  text = (ROOT / f'{page}.md').read_text()
   blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
   # A client of the service has a test of its own.
   source = '\n'.join(block for block in blocks if 'openai' not in block)
   exec(compile(source, page, 'exec'), {})
   assert len(capsys.readouterr().out) > 20
-
-
-def test_the_readme_is_two_screens():
-  assert len(README.encode()) <= 9_000
 
 
 @pytest.mark.parametrize('path', DOCUMENTS)
@@ -107,12 +96,6 @@ def summaries():
   return {name: reports.summary(rows) for name, rows in committed().items()}
 
 
-def test_pages_are_documents():
-  texts = {path.name: path.read_text() for path in WAYS}
-  assert {'README.md', 'measuring.md'} < texts.keys()
-  assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
-
-
 @pytest.mark.parametrize('path', DOCUMENTS)
 def test_what_is_marked_is_what_committed_rows_give(path):
   """`python -m experiments.tables results` would change nothing."""
@@ -120,20 +103,18 @@ def test_what_is_marked_is_what_committed_rows_give(path):
   made, warnings = tables.fill(text, summaries(), WAYS[path])
   assert warnings == []
   assert made == text
-
-
-@pytest.mark.parametrize('path', DOCUMENTS)
-def test_every_table_of_numbers_is_marked(path):
-  """A table with an interval in it was measured, so it is made from rows.
-
-  But for the tutorial, whose numbers `test_research` has its commands print.
-  """
-  if path.name == 'research.md':
-    return
-  text = path.read_text()
+  # A table with an interval in it was measured, so it is marked; but for the
+  # tutorial, whose numbers `test_research` has its commands print.
   typed = re.sub(r'<!-- \w+: .*?<!-- end -->', '', text, flags=re.DOTALL)
   lines = [line for line in typed.splitlines() if line.startswith('|')]
-  assert [line for line in lines if re.search(r'\d\.\d+ \[', line)] == []
+  if path.name != 'research.md':
+    assert [line for line in lines if re.search(r'\d\.\d+ \[', line)] == []
+
+
+def test_pages_are_documents():
+  texts = {path.name: path.read_text() for path in WAYS}
+  assert {'README.md', 'measuring.md'} < texts.keys()
+  assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
 
 
 def test_pages_are_what_committed_rows_give():

@@ -21,7 +21,7 @@ from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.checkpoints import precision
-from specjax.drafters import lm, plain
+from specjax.drafters import lm
 from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import layouts, low_bits
@@ -48,9 +48,12 @@ def test_a_draft_has_the_targets_type_or_its_own(folder, own, draft):
   assert types(method.params.target) == {'bfloat16'}
   assert types(method.params.drafter) == {draft}
   assert method.draft_dtype == draft
-  state = generate.start(
-    method.params, [[5, 6, 7]], spec=method.spec, new_tokens=4,
-    key=generate.row_keys(0, [0]), values=sampling.make(1, 1.0),
+  state = jax.eval_shape(
+    lambda params: generate.start(
+      params, [[5, 6, 7]], spec=method.spec, new_tokens=4,
+      key=generate.row_keys(0, [0]), values=sampling.make(1, 1.0),
+    ),
+    method.params,
   )  # fmt: skip
   assert types(state.cache) == {'bfloat16'}
   assert types(state.drafter.state) == {draft}
@@ -172,9 +175,8 @@ def lower(spec, weights, own):
 def test_no_program_has_weights_in_float32(dtype):
   """Before XLA: its CPU backend multiplies narrow numbers as float32.
 
-  Plain and speculative decoding, and the pass that measures alpha. Sizes are
-  such that no activation has the shape of a weight, or of one that was
-  transposed.
+  Speculative decoding, and the pass that measures alpha. Sizes are such that no
+  activation has the shape of a weight, or of one that was transposed.
   """
   sizes = {'head_dim': 10, 'mlp_width': 84, 'vocab': 93}
   target, draft = (tiny.model(36, n, **sizes) for n in (2, 1))
@@ -185,12 +187,10 @@ def test_no_program_has_weights_in_float32(dtype):
     if x.ndim > 1
   }
   specs = (
-    (Spec(target, plain.make(), verify.token), None),
     (Spec(target, lm.make(draft, 4), verify.token), own),
     (Spec(target, lm.make(draft, 1), verify.observe), own),
   )
   for spec, drafts in specs:
-    # The first step of plain decoding multiplies by no weight.
     programs = [*lower(spec, weights, drafts)]
     found = [arrays(x.as_text(), 'f32') & matrices for x in programs]
     if dtype != 'float32':

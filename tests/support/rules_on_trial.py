@@ -51,19 +51,10 @@ def _first_sibling_only(draft, scores, row):
   return verify.recursive.rest(one, scores, row)
 
 
-def _argmax_is_welcome(draft, scores):
-  """The target's likeliest token is always accepted."""
-  best = scores.probs[:-1].argmax(-1) == draft.tokens
-  return jnp.where(best, 1.0, chains.token_accept(draft, scores))
-
-
 leftover_to_first = _chain_rule(rest=_leftover_to_first)
 by_logits = _chain_rule(_by_logits)
 ties_fail = _chain_rule(_ties_fail)
 first_sibling_only = verify.recursive._replace(rest=_first_sibling_only)
-argmax_is_welcome = _chain_rule(_argmax_is_welcome)
-
-
 # Bad input.
 wrong_shape = _chain_rule(lambda draft, scores: scores.probs)
 whole_numbers = _chain_rule(rest=lambda draft, scores, row: jnp.arange(3))
