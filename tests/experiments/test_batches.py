@@ -226,11 +226,7 @@ def test_the_last_line_says_what_pays_where(tmp_path):
 # Settings, plan and runner.
 
 
-def test_settings_and_the_plan_have_every_batch_once(folder):
-  x = tiny.experiment(folder)
-  assert 'batches' not in results.settings_of(x)
-  x.batches = (1, 2)
-  assert results.settings_of(x)['batches'] == [1, 2]
+def test_the_plan_has_every_batch_once_the_largest_first_in_work(folder):
   planned = plan(tiny.experiment(folder, batches=(2, 1, 2)), sweeps=True)
   assert (planned.batches, planned.batch) == ((1, 2), 2)
   planned = plan(tiny.experiment(folder, batch=2))

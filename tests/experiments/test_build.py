@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs import drafters, embedded_tables, quickstart
+from configs import certify, drafters, embedded_tables, quickstart
 from specjax.bench import drafter_facts, load, memory, results
-from specjax.bench.config import Candidate
+from specjax.bench.config import Candidate, Certificate
 from specjax.bench.plan import plan, plan_drafter
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
@@ -53,6 +53,19 @@ def test_short_names_have_the_folder_of_full_ones(folder):
   assert (
     'specjax.verify.lenience:0.5' in results.settings_of(short)['verifiers']
   )
+
+
+def test_settings_have_what_was_asked_for(folder):
+  x = tiny.experiment(folder)
+  usual, own = results.settings_of(x), results.default_folder(x)
+  x.batches, x.dtype, x.prompts.turns = (1, 2), 'float32', 0
+  more = {'batches': [1, 2], 'dtype': 'float32'}
+  more['prompts'] = usual['prompts'] | {'turns': 0}
+  assert results.settings_of(x) == usual | more
+  assert results.default_folder(x) != own
+  whole, one = Certificate(), Certificate(rule='specjax.verify.token')
+  assert results.default_folder(whole).endswith('certify-00104b')
+  assert results.default_folder(one) != results.default_folder(whole)
 
 
 def test_nothing_changes_a_plan(folder):
@@ -168,6 +181,7 @@ def test_a_tree_has_the_draft_length_that_it_is_deep(folder):
   ('name', 'config'),
   [
     ('quickstart', quickstart.get_config),
+    ('certificate', certify.get_config),
     ('drafters/timed', drafters.get_config),
     ('embedded/lenience', lambda: embedded_tables.get_config('lenience')),
   ],

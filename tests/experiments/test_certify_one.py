@@ -249,25 +249,3 @@ def test_bad_input_ends_in_one_line_before_anything_runs(kind, name, message):
   assert said.startswith(kind)
   assert '\n' not in said
   assert rows == []
-
-
-@pytest.mark.parametrize(
-  ('given', 'message'),
-  [
-    ({'rule': 'token', 'drafter': 'ngram'}, 'rule and drafter are given'),
-    ({'rule': 'token', 'policy': 'heuristic'}, 'rule and policy are given'),
-    ({'rule': 'token', 'dtype': 'float16'}, 'dtype=float16 is of the whole'),
-    ({'policy': 'heuristic', 'boost': 1.2}, 'boost=1.2 is of the whole'),
-  ],
-)
-def test_fields_in_conflict(given, message):
-  with pytest.raises(UserError, match=re.escape(message)):
-    certify.main(Certificate(**given))
-
-
-def test_the_whole_certificate_is_called_as_ever():
-  plain = results.settings_of(Certificate())
-  assert not {'rule', 'drafter', 'policy'} & plain.keys()
-  assert results.default_folder(Certificate()).endswith('certify-00104b')
-  one = results.default_folder(Certificate(rule='specjax.verify.token'))
-  assert one != results.default_folder(Certificate())

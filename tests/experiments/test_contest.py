@@ -88,21 +88,6 @@ def test_an_order_holds_fails_or_is_undecided():
   assert study.order(low, others) == (None, '-')
 
 
-@pytest.mark.parametrize(
-  ('field', 'value'),
-  [
-    ('kinds', ('mlp',)),
-    ('steps', ()),
-    ('steps', (20,)),
-    ('gammas', (9,)),
-    ('batch', 0),
-  ],
-)
-def test_bad_settings_are_named(field, value):
-  with pytest.raises(UserError, match=f'^{field}'):
-    study.run(dataclasses.replace(study.get_config(), **{field: value}))
-
-
 def test_prompts_are_read_before_anything_is_trained(tmp_path):
   file = tmp_path / 'few.jsonl'
   file.write_text('{"prompt": "a b c"}\n' * 3)

@@ -100,11 +100,10 @@ def of_their_own(lengths):
 
 
 @pytest.mark.slow
-def test_every_way_decodes_every_prompt(tmp_path, monkeypatch):
+def test_every_way_decodes_every_prompt(folder, tmp_path, monkeypatch):
   """The program on tiny models: rows of all ways, and of lengths by load."""
   monkeypatch.setattr(study, 'lengths', of_their_own(study.lengths))
-  tiny.write_pair(tmp_path)
-  given = vars(tiny.experiment(tmp_path, quick=True))
+  given = vars(tiny.experiment(folder, quick=True))
   given['candidates'].pop('ngram')
   given |= {'prompts': Prompts(domains=('code',), count=6, length=16)}
   x = study.ManyPrompts(

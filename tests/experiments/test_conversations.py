@@ -9,11 +9,9 @@ import pytest
 from tokenizers import processors
 
 from specjax import prompts
-from specjax.bench import results
 from specjax.bench.config import Prompts
 from specjax.errors import UserError
 from specjax.prompts import conversations
-from tests.support import tiny
 
 TEMPLATE = (
   '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
@@ -275,13 +273,3 @@ def test_parquet_needs_its_package(tokenizer, tmp_path, monkeypatch):
   (tmp_path / 'bad.parquet').write_bytes(b'')
   with pytest.raises(ValueError, match=r'cannot be read \(not a file'):
     collect(tokenizer, tmp_path, path=str(tmp_path / 'bad.parquet'))
-
-
-def test_the_first_turn_alone_belongs_to_the_folders_of_old(tmp_path):
-  x = tiny.experiment(tmp_path)
-  names = {'system', 'template_kwargs', 'turns'}
-  assert not names & results.settings_of(x)['prompts'].keys()
-  folder = results.default_folder(x)
-  x.prompts.turns = 0
-  assert results.settings_of(x)['prompts']['turns'] == 0
-  assert results.default_folder(x) != folder

@@ -17,6 +17,7 @@ from specjax.bench.config import Prompts
 from specjax.bench.measure import Decoding
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
+from specjax.errors import UserError
 from specjax.models import table
 from specjax.stats import metrics, theory
 from specjax.types import Params, Spec
@@ -239,6 +240,9 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
     folder, timed=False, quick=False, drafters=('draft',), temperatures=(0.0,)
   )
   more = {'results': str(tmp_path / 'rows'), 'costs': (0.1,), 'folds': 2}
+  few = more | {'prompts': Prompts(count=1), 'results': str(tmp_path / 'none')}
+  with pytest.raises(UserError, match=r'^prompts\.count'):
+    study.run(study.DraftLengths(**vars(settings) | few))
   for _ in range(2):
     study.run(study.DraftLengths(**vars(settings) | more))
     monkeypatch.setattr(study, 'look', None)  # Not asked again.
@@ -247,22 +251,3 @@ def test_a_run_keeps_its_places(folder, tmp_path, capsys, monkeypatch):
   assert [r['policy'] for r in rows] == names * 2
   assert {*map(reports.fault, rows)} == {''}
   assert '| entropy 0.3 ' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-  ('field', 'changes'),
-  [
-    ('costs', {'costs': ()}),
-    ('costs', {'costs': (-0.1,)}),
-    ('nor both 0', {'costs': (0.0,), 'scoring': 0.0}),
-    ('folds', {'folds': 1}),
-    ('prompts.count', {'prompts': Prompts(count=1)}),
-    ('drafters', {'gammas': (1, 2)}),
-    ('verifiers', {'verifiers': ('block',)}),
-  ],
-)
-def test_bad_settings_are_named(folder, tmp_path, field, changes):
-  settings = vars(tiny.experiment(folder, timed=False, quick=False))
-  more = {'results': str(tmp_path / 'rows'), 'drafters': ('draft',)} | changes
-  with pytest.raises(ValueError, match=field):
-    study.run(study.DraftLengths(**settings | more))

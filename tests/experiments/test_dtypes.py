@@ -2,8 +2,6 @@
 
 import functools
 import gc
-import json
-import pathlib
 import re
 import shutil
 
@@ -13,10 +11,9 @@ import numpy as np
 import pytest
 
 import specjax
-from configs import parity as parity_config
 from specjax import native, sampling, verify
 from specjax import pair as embedded
-from specjax.bench import load, memory, results
+from specjax.bench import load, memory
 from specjax.bench.config import Candidate, Checkpoint, Draft, Prompts
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
@@ -73,20 +70,6 @@ def test_what_drafts_for_a_draft_has_its_type(folder, tmp_path):
     'draft staged': 'float16',
     'draft staged.inner': 'float16',
   }
-
-
-def test_types_that_are_not_asked_for_change_no_settings(folder):
-  root = pathlib.Path(__file__).parents[2] / 'results/parity/float32'
-  stored = json.loads((root / 'config.json').read_text())
-  found = results.settings_of(parity_config.get_config())
-  assert found['dtype'] == stored['dtype'] == 'float32'
-  for name in ('target', 'draft'):
-    assert found[name] == stored[name]
-  x = tiny.experiment(folder)
-  usual = results.settings_of(x)
-  assert usual['target'] == {'path': str(folder / 'target')}
-  x.dtype = 'float32'
-  assert results.settings_of(x) == usual | {'dtype': 'float32'}
 
 
 @pytest.mark.parametrize(

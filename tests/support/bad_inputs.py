@@ -153,6 +153,10 @@ certify configs/certify.py:
   rounds 0
   level nan
   boost inf
+  rule=token drafter=ngram => rule and drafter are given
+  rule=token policy=heuristic => rule and policy are given
+  rule=token dtype=float16 => dtype=float16 is of the whole
+  policy=heuristic boost=1.2 => boost=1.2 is of the whole
   seed -1
   name a/b
 step_costs experiments/step_costs.py:
@@ -189,6 +193,17 @@ long_contexts experiments/long_contexts.py:
   rates=(1.5,) => from 0 to 0.999
   dtype int8
   contexts=(1099511627776,) => GB for caches alone
+draft_lengths experiments/draft_lengths.py:
+  costs () (-0.1,)
+  costs=(0.0,) scoring=0 => nor both 0
+  folds 1
+  gammas=(1,2) => drafters
+  verifiers block
+contest experiments/contest.py:
+  kinds ("mlp",)
+  steps () (20,)
+  gammas (9,)
+  batch 0
 against experiments/against.py:
   batch 2
   prompts.turns 2
