@@ -123,6 +123,8 @@ def test_schemas_that_cannot_be_kept_are_refused(folder, tmp_path):
   x = experiment(folder, sampling=SamplingValues(json_schema=str(file)))
   with pytest.raises(UserError, match=r'^sampling\.json_schema: .*a\.minimum'):
     plan(x)
+  with pytest.raises(UserError, match='languages is empty'):
+    study.check(languages(folder, {}, tmp_path))
   # A saved automaton is for its own tokens.
   saved = pair.constraint('choices')
   x = experiment(folder, max_new_tokens=96)
@@ -160,16 +162,17 @@ def test_a_text_of_another_language_stops_the_program(folder):
   assert row_fields.language(None, [Run], (0,)) == {}
 
 
-def languages(folder, schema, tmp_path, **changes):
+def languages(folder, schemas, tmp_path):
   return experiment(
-    folder, study.Languages, languages={'flag': schema}, drafters=('draft',),
-    verifiers=('token',), results=str(tmp_path / 'rows'), **changes,
+    folder, study.Languages, languages=schemas, drafters=('draft',),
+    verifiers=('token',), results=str(tmp_path / 'rows'), quick=False,
   )  # fmt: skip
 
 
 @pytest.mark.slow
 def test_languages_are_measured_beside_none(folder, schema, tmp_path, capsys):
-  study.run(languages(folder, schema, tmp_path, quick=False))
+  schemas = {'flag': schema}
+  study.run(languages(folder, schemas, tmp_path))
   rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
   cells = {(r['language'], r['masked'], r['temperature']) for r in rows}
   told = {('none', True), ('flag', True), ('flag', False)}
@@ -191,27 +194,6 @@ def test_languages_are_measured_beside_none(folder, schema, tmp_path, capsys):
   assert 'not masked' in text
   assert text in capsys.readouterr().out
   # What is there is not measured again.
-  study.run(languages(folder, schema, tmp_path, quick=False))
+  study.run(languages(folder, schemas, tmp_path))
   again = (tmp_path / 'rows/rows.jsonl').read_text().splitlines()
   assert len(again) == len(rows)
-
-
-@pytest.mark.parametrize(
-  ('change', 'message'),
-  [
-    ({'languages': {}}, 'languages is empty'),
-    ({'languages': {'none': 'x'}}, "languages has 'none'"),
-    ({'languages': {'x': '/nowhere'}}, 'sampling.json_schema: /nowhere'),
-    ({'batch': 2}, 'batch is 2'),
-    ({'sampling': SamplingValues(regex='a')}, 'name languages instead'),
-    ({'verifiers': ('token', 'block')}, 'verifiers must be a single one'),
-  ],
-)
-def test_bad_settings_of_languages_are_named(
-  folder, schema, tmp_path, change, message
-):
-  x = languages(folder, schema, tmp_path)
-  for name, value in change.items():
-    setattr(x, name, value)
-  with pytest.raises(UserError, match=message):
-    study.check(x)

@@ -193,6 +193,12 @@ long_contexts experiments/long_contexts.py:
   rates=(1.5,) => from 0 to 0.999
   dtype int8
   contexts=(1099511627776,) => GB for caches alone
+constrained experiments/constrained.py:
+  languages {"none":"x"}
+  languages={"x":"/nowhere"} => sampling.json_schema: /nowhere
+  batch 2
+  sampling.regex=a => name languages instead
+  verifiers ("token","block")
 draft_lengths experiments/draft_lengths.py:
   costs () (-0.1,)
   costs=(0.0,) scoring=0 => nor both 0
