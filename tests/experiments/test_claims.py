@@ -12,10 +12,8 @@ from experiments.papers.claims import (
   TIMED,
   UNDECIDED,
   Finding,
-  apart,
   exactly,
 )
-from specjax.reports import paired
 from specjax.stats import metrics
 from specjax.stats.metrics import Estimate
 from tests.support import rows as made
@@ -145,22 +143,6 @@ def test_equation_one():
   (found,) = CLAIMS['equation_one']({'embedded/drafters': [row]})
   assert found.estimate.value == pytest.approx(2 / 1.75 - 1)
   assert found.outcome == FAILS
-
-
-def test_intervals_of_other_prompts_join():
-  """Squares of their errors add up."""
-  one = made.row(unit_target_calls=[3, 4, 5, 4, 3, 5, 6, 2])
-  other = made.row(prompts=6, unit_target_calls=[2, 3, 2, 4, 3, 2])
-  found = apart(one, other, paired.TAU)
-  a, b = (
-    metrics.estimate(lambda n, d: n / d, *(row[k] for k in paired.TAU))
-    for row in (one, other)
-  )
-  assert found.value == pytest.approx(b.value - a.value)
-  assert found.error == pytest.approx(np.hypot(a.error, b.error))
-  # Welch: more degrees of freedom than of either, at most those of both.
-  assert max(a.freedom, b.freedom) < found.freedom <= a.freedom + b.freedom
-  assert found.low < found.value - metrics.student() * found.error
 
 
 def test_without_rows_a_claim_is_not_run():

@@ -33,7 +33,7 @@ _FIELDS = r"""run tiny.py:
   gammas 0 (1,-2) 2.5 two 12 1000000
   temperatures nan hot 1e999 -1 (0.7,0.7) (0,0.0) ()
   batch 0 3 abc 1.5
-  batches 0 (1,3) two
+  batches 0 two
   max_new_tokens 0 10000000000
   dtype half float64
   exact bit
