@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from specjax import checkpoints
-from tests.support import bad_inputs, processes, tiny
+from tests.support import bad_inputs, tiny
 from tests.support.rows import row
 
 _CONFIGS = {
@@ -186,9 +186,3 @@ def test_the_first_draft_of_ones_own_drafter_is_looked_at(runner, monkeypatch):
     'user_drafters (tests.support.user_drafters.unknown_tokens) with gamma 1',
     'tokens must be from 0 to 2047, got 5007',
   )
-
-
-def test_a_process_ends_as_the_program_does():
-  done = processes.run('experiments.tables', '/nowhere')
-  assert (done.returncode, done.stdout) == (1, '')
-  assert done.stderr.splitlines()[-1].startswith('error: /nowhere is no folder')
