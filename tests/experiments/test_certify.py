@@ -84,14 +84,14 @@ EIGHT = 'transformer in eight bits'
   [
     ('table in bfloat16', 'table', 'auto'),
     ('table', 'table', 'float16'),
-    pytest.param(
-      EIGHT, 'transformer', 'auto', marks=pytest.mark.usefixtures('kernel')
-    ),
+    (EIGHT, 'transformer', 'auto'),
   ],
 )
 def test_the_loop_of_a_target_in_few_bits_has_its_distribution(
-  name, wide, dtype
+  request, name, wide, dtype
 ):
+  if name == EIGHT:
+    request.getfixturevalue('kernel')
   case = cases.find('token', cases.CHAIN, name)
   made = every_case(rounds=16, boost=1.2, dtype=dtype)
   tiny, floats = made.models(name), cases.models(wide)
