@@ -66,8 +66,8 @@ def test_the_console_lists_its_commands(monkeypatch, capsys):
   ):
     _, _, err = run_here(monkeypatch, capsys, *words, 'quickstart')
     assert f'give it to {spelling}\n' in err
-  for words in ([], ['train'], ['report']):  # Each has a parser of its own.
-    found = run_here(monkeypatch, capsys, 'specjax', *words, '--version')
+  for name in ('train', 'report'):  # Each has a parser of its own.
+    found = run_here(monkeypatch, capsys, 'specjax', name, '--version')
     assert found == (0, f'specjax {specjax.__version__}\n', '')
 
 
