@@ -23,7 +23,7 @@ def get_config() -> Experiment:
   return Experiment(
     name='answers',
     target=Checkpoint(pair.path('target')),
-    candidates={'plain': Candidate('plain', 1)},
+    candidates={'plain': Candidate('specjax.drafters.plain.load_none', 1)},
     prompts=Prompts(count=1000),
     temperatures=(1.0,),
     max_new_tokens=256,

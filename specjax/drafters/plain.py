@@ -21,7 +21,7 @@ def make() -> Drafter:
   return stateless.make(0, 0, draft)
 
 
-def load(target: Target, path: Literal[''] = '') -> LoadedDrafter:
+def load_none(target: Target, path: Literal[''] = '') -> LoadedDrafter:
   """Returns what drafts nothing, whatever the draft length."""
   del path  # Unused: it has no weights.
   return LoadedDrafter(target.model, lambda depth: make())
