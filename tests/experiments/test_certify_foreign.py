@@ -193,8 +193,8 @@ def test_our_rules_and_pipelines_through_the_same_door(
     return sampler(draft, q, *rest)
 
   drawn.coins = sampler.coins
-  sampler = drawn if text == 'lossy' else sampler
-  _, verdict = judged(sampler, (setting,), shapes)
+  tried = drawn if text == 'lossy' else sampler
+  _, verdict = judged(tried, (setting,), shapes)
   assert verdict.text == text
 
 
