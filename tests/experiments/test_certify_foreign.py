@@ -193,8 +193,8 @@ def test_our_rules_and_pipelines_through_the_same_door(
     return sampler(draft, q, *rest)
 
   drawn.coins = sampler.coins
-  tried = drawn if text == 'lossy' else sampler
-  _, verdict = judged(tried, (setting,), shapes)
+  wrong_rule = text == 'lossy' and len(made) == 1
+  _, verdict = judged(drawn if wrong_rule else sampler, (setting,), shapes)
   assert verdict.text == text
 
 
