@@ -185,7 +185,8 @@ PAGES = (
     'of their rows: `humaneval` is of an AMD processor with AVX-512, those '
     'that end in `intel` are of an Intel one, and those that end in `avx2` of '
     'an AMD one without. Cells that name two batches are of the Intel '
-    'processor.',
+    'processor. Cells of lookup name the file of their target; Gemma-3-270M '
+    'was not tuned on chats and has bare prompts.',
     real_pair.CLAIMS,
   ),
 )

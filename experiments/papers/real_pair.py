@@ -37,7 +37,8 @@ CREATIVE = 'writing', 'roleplay'
 MODELS = 'sibling', 'smollm2'
 WAY = 'folder', 'drafter', 'gamma'  # that was timed
 GAMMA = 4  # where one length is enough
-LENGTHS = 'lengths'  # the folder that `lengths` has in real_pair.json
+OTHER_TARGETS = 'real_pair/lookup/'  # of which lookup alone drafted
+LENGTHS, LOOKUP = 'lengths', 'lookup'  # folders of rows in real_pair.json
 
 
 def parts(rows: Rows, folder: str, part: str) -> list[dict]:
@@ -64,6 +65,12 @@ def lengths(rows: Rows, folder: str = ACCEPTANCE) -> list[dict]:
       row['gammas'], row['unit_target_calls'], strict=True
     )
   ]
+
+
+def _prepare(rows: Rows) -> Rows:
+  """Adds the rows of `lengths`, of the pair and of all targets of lookup."""
+  own = lengths(rows)
+  return rows | {LENGTHS: own, LOOKUP: own + lengths(rows, OTHER_TARGETS)}
 
 
 def place_of(row: dict, *names: str) -> dict:
@@ -293,7 +300,7 @@ CLAIMS = tuple(
   Claim(
     name,
     **fields | {'look': _LOOKS.get(name, Claim.look)},
-    prepare=lambda rows: rows | {LENGTHS: lengths(rows)},
+    prepare=_prepare,
   )
   for name, fields in json.loads(_FILE.read_text()).items()
 )

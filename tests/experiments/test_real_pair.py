@@ -20,7 +20,7 @@ def replay(drafter, domain, temperature=0.0, alpha=0.8, tau=(2.0, 3.0, 4.0)):
   """A row of 100 tokens a prompt; prompts differ more for some drafters."""
   spread = 0.01 + len(drafter) / 1000
   return {
-    'part': 'replay', 'drafter': drafter, 'domain': domain,
+    'part': 'replay', 'drafter': drafter, 'domain': domain, 'target': 'a.gguf',
     'temperature': temperature, 'prompts': PROMPTS, 'prompts_hash': domain,
     'unit_tokens': [100] * PROMPTS, 'unit_overlap': wave(100 * alpha, spread),
     'gammas': [2, 4, 8],
@@ -145,6 +145,17 @@ def test_what_rises(begin, names, more, levels):
   assert outcome(begin, pair(*names, **more, **levels)) == HOLDS
   turned = {name: both[::-1] for name, both in levels.items()}
   assert outcome(begin, pair(*names, **more, **turned)) == FAILS
+
+
+@pytest.mark.parametrize('begin', ['Lookup that copies', 'More is accepted of'])
+def test_rows_of_other_targets_speak_of_lookup_alone(begin):
+  """Each target is compared with itself."""
+  rows = pair('ngram', 'suffix' if 'copies' in begin else 'smollm2', **RISE)
+  claim = next(claim for name, claim in CLAIMS.items() if begin in name)
+  other = [row | {'target': 'b.gguf'} for row in rows]
+  both_folders = both(rows) | {'real_pair/lookup/b': other}
+  cells = [found.cell.partition(',')[0] for found in claim(both_folders)]
+  assert cells == (['a.gguf', 'b.gguf'] if 'copies' in begin else ['qa'])
 
 
 @pytest.mark.parametrize(
