@@ -104,12 +104,13 @@ RUNNING = f'{GUARD}(lambda: signal.raise_signal(2), resumes=True)'
 def test_the_end_of_a_process_is_one_line(code, status, said):
   """A program is stopped, or has no room for its output.
 
-  It is stopped while it starts, while it runs, and where its interrupt is lost.
+  It is stopped while it starts, while it runs, and where its interrupt is lost,
+  also where the tests run behind a shell, which makes processes ignore it.
   """
   code = f'import signal\nfrom specjax import cli\n{code}'
   with open('/dev/full', 'w') as full:
     done = subprocess.run(
-      [sys.executable, '-c', code],
+      ['env', '--default-signal=INT', sys.executable, '-c', code],
       stdout=full,
       stderr=subprocess.PIPE,
       text=True,
