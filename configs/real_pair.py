@@ -9,9 +9,10 @@ of 1.5B and 0.5B in Q4_K_M, and SmolLM2-135M-Instruct in Q4_1. Weights are held
 in the bits of the files, and activations are rounded to eight bits, as
 llama.cpp does. The drafters are the sibling and SmolLM2 (another vocabulary) as
 stored, the sibling in four bits with all tokens and with the 32,768 most
-frequent ones, copies of text (`ngram-2` only where two tokens agree), and the
-target without some of its layers. A run that was stopped keeps its rows, and
-the same command goes on.
+frequent ones, the sibling as stored with copies drafted for it (`cascade`),
+copies of text (`ngram-2` only where two tokens agree), and the target without
+some of its layers. A run that was stopped keeps its rows, and the same command
+goes on.
 `experiments.predict` does not replay trees (`recycling`).
 
 Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.
@@ -40,6 +41,9 @@ def get_config(folder: str = '.') -> Experiment:
       'ngram': Candidate('ngram', 4),
       'ngram-2': Candidate('ngram', 4, options={'shortest': 2}),
       'suffix': Candidate('suffix', 4),
+      'cascade': Candidate(
+        'cascade', 4, sibling, {'inner': Candidate('ngram', 3)}
+      ),
       'recycling': Candidate('recycling', 4, options={'nodes': 4}),
       'skip': Candidate('skip', 2, options={'skip': tuple(range(8, 20))}),
     },
