@@ -22,6 +22,6 @@ def make() -> Drafter:
 
 
 def load_none(target: Target, path: Literal[''] = '') -> LoadedDrafter:
-  """Returns what drafts nothing, whatever the draft length."""
+  """Returns a drafter that drafts nothing, at any draft length."""
   del path  # Unused: it has no weights.
   return LoadedDrafter(target.model, lambda depth: make())

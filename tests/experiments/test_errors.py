@@ -33,9 +33,12 @@ def test_a_bug_keeps_its_traceback(error):
   [
     (UserError('a\n  b'), 'a b\n'),
     (PermissionError(13, 'Denied', '/a'), '/a: Denied; allow it'),
-    (IsADirectoryError(21, 'A directory', '/a'), '/a: A directory; name a fi'),
+    (
+      IsADirectoryError(21, 'A directory', '/a'),
+      '/a: A directory; name a file',
+    ),
     (FileNotFoundError(2, 'No such', '/a'), '/a: No such; check the path'),
-    (OSError(28, 'No space', '/a'), '/a: No space; see that the disk has'),
+    (OSError(28, 'No space', '/a'), '/a: No space; see that the disk has room'),
   ],
 )
 def test_what_users_cause_is_one_line(error, said, capsys):

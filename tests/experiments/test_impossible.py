@@ -67,7 +67,10 @@ def test_committed_rows_can_be():
     ({'tau': float('nan')}, 'tau is not finite'),
     ({'unit_overlap': [4.0, None]}, 'unit_overlap is not finite'),
     ({'tokens_per_second': 0.0}, 'tokens_per_second is 0.0'),
-    ({'baseline_tokens_per_second': float('inf')}, 'baseline_tokens_per_secon'),
+    (
+      {'baseline_tokens_per_second': float('inf')},
+      'baseline_tokens_per_second is inf',
+    ),
     ({'speedup': None}, 'speedup is None, not above 0'),
   ],
 )

@@ -133,12 +133,17 @@ def test_a_process_that_is_not_joined_says_what_it_waited_for():
   one, other = join('127.0.0.1:1', 1, 1), join(place, 0, 1)
   status, (line,) = end(one)
   assert status == 1
-  assert line.startswith('error: mesh.coordinator: process 1 (of 0 to 1) waite')
-  assert 'nothing answers at 127.0.0.1:1 ' in line
+  assert line.startswith(
+    'error: mesh.coordinator: process 1 (of 0 to 1) waited 1 s for process 0, '
+    'but nothing answers at 127.0.0.1:1 '
+  )
+  assert '; start process 0 there, correct the address, or raise' in line
   status, (line,) = end(other)
   assert status == 1
-  assert line.startswith('error: mesh.timeout: process 0 (of 0 to 1) waited 1')
-  assert place in line
+  assert line.startswith(
+    'error: mesh.timeout: process 0 (of 0 to 1) waited 1 s for all 2 to join '
+    f'at {place}; start each with the same mesh.processes and '
+  )
 
 
 def test_a_port_in_use_is_named():
@@ -146,8 +151,10 @@ def test_a_port_in_use_is_named():
     port = taken.getsockname()[1]
     status, (line,) = end(join(f'127.0.0.1:{port}', 0, 60))
   assert status == 1
-  assert line.startswith('error: mesh.coordinator: process 0 (of 0 to 1) canno')
-  assert f'port {port} ' in line
+  assert line.startswith(
+    f'error: mesh.coordinator: process 0 (of 0 to 1) cannot open port {port} '
+  )
+  assert 'choose another one' in line
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_each_round_is_told_beside_the_drafter_that_never_learned(root):
   assert told[2]['tau'] == pytest.approx(expected.value)
   assert told[2]['tau_ci'] == expected.interval
   assert (found['length'] - found['start'] == found['emitted']).all()
-  # The finished draft is another one than that of the start.
+  # Training changes the draft.
   params = checkpoints.load(root / 'whole/weights')[1]
   start = checkpoints.load(root / 'draft')[1]
   moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), params, start)

@@ -60,7 +60,7 @@ def test_what_is_split_is_divided():
 
 @pytest.mark.parametrize(('devices', 'sums'), [(8, 1 + 2), (4, 5)])
 def test_the_exchange_is_that_of_a_compiled_step(devices, sums):
-  """What `test_many_devices` counts; eight do not divide four heads."""
+  """Gives what `test_many_devices` counts. Eight do not divide four heads."""
   sizes = {'num_heads': 8, 'num_kv_heads': 4, 'head_dim': 4}
   model = tiny.model(16, 2, 32, **sizes).config
   place = Placement(sharding.plan_mesh(1, devices))

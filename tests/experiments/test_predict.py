@@ -95,7 +95,8 @@ def test_a_complete_prediction_is_only_printed(folder, results, rows, capsys):
   predict.main(OnDevice(**vars(experiment(folder, results=results))))
   assert file.read_text() == before
   out, said = capsys.readouterr()
-  assert ', gamma 2: v is 0.46' in said
+  place = 'domain code, temperature 1.0, drafter draft, verifier token, gamma 2'
+  assert f'warning: {place}: v is 0.46\n' in said
   found = json.loads(out.strip().splitlines()[-1])
   assert found['impossible'] == 1
   assert {'predicted_tau', 'tau', 'predicted_speedup', 'speedup'} <= set(found)
@@ -120,10 +121,13 @@ def test_what_cannot_be_replayed_is_refused(monkeypatch):
   with pytest.raises(ValueError, match="candidates: drafts of 'a' end early"):
     replay.refuse_stops(plan, method, None)
   built = types.SimpleNamespace(plan=plan, methods=(method,))
-  for taps, why in ((0,), 'reads features of the'), ((), 'drafts in one pass'):
+  for taps, why in (
+    ((0,), 'reads features of the target'),
+    ((), 'drafts in one pass'),
+  ):
     drafter = types.SimpleNamespace(taps=taps, at_once=True)
     method.spec = types.SimpleNamespace(drafter=drafter)
-    with pytest.raises(ValueError, match=f"'a' {why}"):
+    with pytest.raises(ValueError, match=f"'a' {why}, so"):
       replay.refuse_features(built)
 
 

@@ -66,7 +66,7 @@ def test_an_exported_head_drafts_as_the_one_that_was_trained(
 
 
 def test_heads_are_recognised(folder, written):
-  """As the draft, in both forms, and as a candidate."""
+  """Names a head as the draft, in both forms, and as a candidate."""
   for name in ('own', 'theirs'):
     x = experiment(folder, draft=Draft(str(written / name)))
     (found,) = plan(x).drafters.values()

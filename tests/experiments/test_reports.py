@@ -105,7 +105,9 @@ def test_a_missing_field_is_named_and_an_optional_one_is_not():
   del row['tau'], row['c']
   found = reports.fault(row)
   assert found.startswith('has no tau, c: remove it')
-  assert found.endswith(', and the command that made it measures it again')
+  assert found.endswith(
+    ': remove it, and the command that made it measures it again'
+  )
   for name, rows in committed().items():
     program = rows[0]['program']
     assert importlib.util.find_spec(f'experiments.{program}')

@@ -168,7 +168,7 @@ def test_data_is_of_one_target_and_its_settings(root, tmp_path, field, changes):
   (tmp_path / 'data.json').write_text('{')
   with pytest.raises(UserError, match=r'data\.json is damaged'):
     generated.check(x)
-  # Data that does not say of what it is, is taken.
+  # Data without the name of a target are taken.
   generated.check(recipe(root, 'new', seed=3))
   assert not (root / 'data/data.json').exists()
 

@@ -155,10 +155,19 @@ def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
     ({'num_key_value_heads': 3}, r'num_heads \(4\) must be a multiple'),
     ({'pretraining_tp': 2}, r'pretraining_tp = 2; only 1 is'),
     ({'rope_scaling': 2}, r'rope_scaling = 2 must be an object'),
-    ({'rope_parameters': {'type': 'ntk', 'factor': 2.0}}, "rope_type = 'ntk'"),
+    (
+      {'rope_parameters': {'type': 'ntk', 'factor': 2.0}},
+      "unsupported config attribute rope_type = 'ntk'; expected one",
+    ),
     # Beside rope_parameters that say otherwise.
-    ({'rope_scaling': {'type': 'linear', 'factor': 2.0}}, "and 'linear'"),
-    ({'rope_parameters': {'rope_type': 'llama3'}}, 'factor is missing'),
+    (
+      {'rope_scaling': {'type': 'linear', 'factor': 2.0}},
+      "rope_type = 'default' and 'linear'; expected one of",
+    ),
+    (
+      {'rope_parameters': {'rope_type': 'llama3'}},
+      "rope_type = 'llama3': config attribute factor is missing",
+    ),
     (
       {'rope_parameters': {'rope_type': 'linear', 'factor': 2, 'a': 1}},
       'unsupported config attribute rope_parameters: a = 1',

@@ -340,8 +340,14 @@ CODEBOOK = 'candidate_selector.predecessor_codebook'
 @pytest.mark.parametrize(
   ('config', 'more', 'message'),
   [
-    (authors(**SPARK, markov_head_type='gated'), VANILLA, 'those of vanilla'),
-    (authors(**SPARK | {'markov_rank': 4}), VANILLA, 'json markov_rank = 4'),
+    (
+      authors(**SPARK, markov_head_type='gated'), VANILLA,
+      "markov_head_type = 'gated', but its tensors are those of vanilla",
+    ),
+    (
+      authors(**SPARK | {'markov_rank': 4}), VANILLA,
+      r'markov_w1.weight has shape \(11, 3\), and config.json markov_rank = 4',
+    ),
     (
       authors(**SPARK),
       VANILLA | {'markov_head.markov_w2.weight': drawn((9, RANK))[0]},
@@ -358,8 +364,14 @@ CODEBOOK = 'candidate_selector.predecessor_codebook'
       authors(projector_type='domino', gru_hidden_dim=3), domino(),
       r'weight_hh_l0 has shape \(6, 2\), and config.json gru_hidden_dim = 3',
     ),
-    (authors(projector_type='domino'), VANILLA, 'are those of DSpark'),
-    (authors(**SPARK), {}, 'are those of DFlash'),
+    (
+      authors(projector_type='domino'), VANILLA,
+      "projector_type = 'domino', but its tensors are those of DSpark",
+    ),
+    (
+      authors(**SPARK), {},
+      "projector_type = 'dspark', but its tensors are those of DFlash",
+    ),
   ],
 )  # fmt: skip
 def test_what_is_no_such_head_is_refused(config, more, message, tmp_path):

@@ -197,5 +197,7 @@ def test_drafts_and_windows_must_hold_a_block(tmp_path):
   with pytest.raises(ValueError, match='nobody counted'):
     dflash.load(Target(TARGET), tmp_path / 'head', tree=4)
   seen = Seen(jnp.zeros((1, 4), int), jnp.zeros((1, 4, 2, 8)), None)
-  with pytest.raises(ValueError, match='windows of 4 tokens hold no block'):
+  with pytest.raises(
+    ValueError, match='windows of 4 tokens hold no block of 5'
+  ):
     models.DFLASH.loss(None, seen, jax.random.key(0))

@@ -544,9 +544,19 @@ def test_what_is_not_read_is_named(tmp_path):
     ('llama', {'rope.freq_base': 5e5}, 'rope_freqs.weight', 'rope_freqs'),
     ('qwen2', {}, 'blk.0.ffn_gate_exps.weight', 'ffn_gate_exps'),
     ('qwen3', {'block_count': 10**6}, '', 'block_count is 1000000'),
-    ('llama', {'attention.sliding_window': 9}, '', 'attention.sliding_window'),
+    (
+      'llama',
+      {'attention.sliding_window': 9},
+      '',
+      'llama.attention.sliding_window',
+    ),
     ('llama', {'logit_scale': 0.5}, '', 'llama.logit_scale'),
-    ('llama', {'rope.dimension_count': 8}, '', 'rope.dimension_count is 8'),
+    (
+      'llama',
+      {'rope.dimension_count': 8},
+      '',
+      'llama.rope.dimension_count is 8',
+    ),
     # What says nothing new is read.
     ('llama', {'rope.dimension_count': 16}, '', ''),
     ('llama', {'attention.value_length': 16}, '', ''),

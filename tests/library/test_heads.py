@@ -232,8 +232,12 @@ def test_a_tree_follows_the_measured_accuracies(folder):
 @pytest.mark.parametrize(
   ('path', 'options', 'message'),
   [
-    ('{name}', {'fingerprint': lambda: 'wrong'}, 'for another target'),
-    ('nothing', {}, 'is missing: give'),
+    (
+      '{name}',
+      {'fingerprint': lambda: 'wrong'},
+      'was trained for another target',
+    ),
+    ('nothing', {}, 'is missing: give the directory of a trained'),
     ('{other}', {}, 'holds no '),
     ('{name}', {'width': 3}, "'width' is no option of this drafter"),
     ('{name}', {'widths': (2,), 'beam': 2, 'nodes': 4}, 'choose one of'),
@@ -273,8 +277,8 @@ def test_medusas_heads_can_be_read_one_place_further(folder):
 def test_what_a_saved_head_does_not_allow_is_refused(folder, tmp_path):
   for kind, changes, message in (
     ('eagle', {'taps': [0, 5]}, 'layers that do not exist'),
-    ('eagle', {'mlp_width': 24}, 'do not fit its config'),
-    ('medusa', {'bias': False}, 'do not fit its config'),
+    ('eagle', {'mlp_width': 24}, r'do not fit its config\.json'),
+    ('medusa', {'bias': False}, r'do not fit its config\.json'),
   ):
     config, weights = files.read(folder / kind, kind)
     path = tmp_path / '-'.join([kind, *changes])

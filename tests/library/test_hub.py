@@ -189,8 +189,14 @@ def local(cause):
 @pytest.mark.parametrize(
   ('error', 'says', 'remedy'),
   [
-    (http(errors.RepositoryNotFoundError), 'or a private one', 'set HF_TOKEN'),
-    (http(errors.GatedRepoError, 403), '@v2 is gated', 'accept its terms'),
+    (
+      http(errors.RepositoryNotFoundError),
+      'has no such model or a private one', 'set HF_TOKEN',
+    ),
+    (
+      http(errors.GatedRepoError, 403),
+      'owner/model@v2 is gated', 'accept its terms',
+    ),
     (http(errors.RevisionNotFoundError), "has no revision 'v2'", 'behind @'),
     (
       local(errors.OfflineModeIsEnabled('no')),
@@ -200,8 +206,14 @@ def local(cause):
       local(ConnectionError('Name or service not known')),
       'cannot be reached (Name or', 'pass a local directory',
     ),
-    (http(errors.HfHubHTTPError, 500, '500: sorry'), '(500: sorry)', 'again'),
-    (http(errors.HfHubHTTPError, 401, '401: bad'), 'token (401: b', 'HF_TOKEN'),
+    (
+      http(errors.HfHubHTTPError, 500, '500: sorry'),
+      '(500: sorry)', 'try again',
+    ),
+    (
+      http(errors.HfHubHTTPError, 401, '401: bad token'),
+      'may not be read with this token (401: bad token)', 'HF_TOKEN',
+    ),
     (OSError(28, 'No space left on device'), 'No space left', 'try again'),
   ],
 )  # fmt: skip

@@ -412,7 +412,7 @@ def test_the_target_drafts_for_itself_where_no_path_is_given(folder):
   same(loaded.params, quantized.load(target, str(folder / 'target')).params)
   assert loaded.make(2).positions == 512
   for target_of, options, message in (
-    (Target(model), {}, 'path is empty'),
+    (Target(model), {}, 'path is empty, and the target has'),
     (target, {'width': 3}, "'width' is no option"),
     (target, {'bits': 5}, 'bits is 5: choose 8 or 4'),
   ):

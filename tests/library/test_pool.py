@@ -373,15 +373,15 @@ def test_a_queue_that_is_full_says_so():
 
 def test_mistakes_of_whoever_opens_a_pool_are_named():
   for changes, message in (
-    ({'rows': 0}, 'rows must be'),
-    ({'limit': 0}, 'limit must be'),
+    ({'rows': 0}, 'rows must be a whole number'),
+    ({'limit': 0}, 'limit must be a whole number'),
     ({'reads': (512,)}, 'reads must be from 1 to the 256 slots'),
     ({'reads': (32, 200)}, 'reads has 200, .* a block of 128 tok'),
   ):
     with pytest.raises(ValueError, match=message):
       opened(**changes)
-  for steps in (0, 2**31):
-    with pytest.raises(ValueError, match='steps must be'):
+  for steps, bound in ((0, 'a whole number'), (2**31, '.* below 2147483648')):
+    with pytest.raises(ValueError, match=f'steps must be {bound}'):
       opened().turn(steps)
   with pytest.raises(ValueError, match="stages has no 'topp'"):
     request_sampling.of(SPEC, 'topp')

@@ -150,8 +150,16 @@ LM = specjax.types.LoadedDrafter(
   ('drafter', 'given', 'says'),
   [
     (COPIES, [[1, 2]], 'a list of 2, one a prompt'),
-    (COPIES, [[1, 99], None], 'prediction must name tokens from 0 to 10'),
-    (COPIES, 'a text', 'prediction 0 is a text, but the target has no token'),
+    (
+      COPIES,
+      [[1, 99], None],
+      'prediction must name tokens from 0 to 10, got 99',
+    ),
+    (
+      COPIES,
+      'a text',
+      'prediction 0 is a text, but the target has no tokenizer',
+    ),
     (COPIES, [[1], 3.5], 'prediction 1 must be a text or a list of token ids'),
     (None, [[1], [2]], 'the drafter copies from none'),
     (LM, [[1], [2]], 'the drafter copies from none'),

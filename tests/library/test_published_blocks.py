@@ -166,7 +166,10 @@ DOWN = 'layers.{}.mlp.down_proj.weight'
     (AUTHORS, {DOWN.format(2): np.zeros((E, MLP))}, 'unused tensors: layers.2'),
     (AUTHORS | {'vocab_size': 12}, {}, 'vocabulary of 12'),
     (SLIDING, {}, 'layers with sliding attention need sliding_window'),
-    (SLIDING | {'sliding_window': 8, 'is_causal': True}, {}, 'is_causal = tru'),
+    (
+      SLIDING | {'sliding_window': 8, 'is_causal': True}, {},
+      'is_causal = true and some layers',
+    ),
     (SLIDING | {'sliding_window': 4}, {}, 'shorter than a block of 5'),
     (AUTHORS | {'output_multiplier': 0.5}, {}, 'output_multiplier = 0.5, whic'),
     (AUTHORS | {'dflash_config': [1]}, {}, r'= \[1\]; expected an object'),

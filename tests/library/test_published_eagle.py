@@ -207,7 +207,10 @@ def without(name, layout=THIRD, **more):
     ({'hidden_act': 'gelu'}, 'hidden_act must be one of silu'),
     ({'rope_scaling': {'rope_type': 'mrope'}}, 'rope_type = .mrope.'),
     ({'layer_types': ['sliding_attention']}, 'sliding attention'),
-    ({'num_attention_heads': '2'}, "attention_heads = '2'; expected a whole"),
+    (
+      {'num_attention_heads': '2'},
+      "num_attention_heads = '2'; expected a whole",
+    ),
     ({'head_dim': 0}, 'head_dim = 0; expected a whole'),
     ({'target_hidden_size': '8'}, 'target_hidden_size = .8.; expected'),
     ({'eagle_config': [1]}, r'eagle_config = \[1\]; expected an object'),

@@ -91,7 +91,10 @@ def test_the_form_is_that_of_speculators(tmp_path):
     (Sizes(1, (8,), **SIZES), 'version of the head is 1'),
     (Sizes(3, (0,), join='pair'), 'width of the head is 256'),
     (Sizes(3, (0,), join='pair', norms=('last',), **SIZES), 'norms of the'),
-    (Sizes(3, (0,), join='pair', own_unembedding=False, **SIZES), 'own_unemb'),
+    (
+      Sizes(3, (0,), join='pair', own_unembedding=False, **SIZES),
+      'own_unembedding of the head is False',
+    ),
   ],
 )
 def test_what_the_form_does_not_have_is_refused(tmp_path, sizes, message):
@@ -105,9 +108,13 @@ def test_nothing_is_overwritten_and_engines_draft_what_a_head_says(tmp_path):
   with pytest.raises(ValueError, match='exists; remove it'):
     write(tmp_path, *make())
   for tokens in (0, -5, 2.5):
-    with pytest.raises(ValueError, match='tokens must be a whole number'):
+    with pytest.raises(
+      ValueError, match='tokens must be a whole number of at l'
+    ):
       write(tmp_path / 'head', *make(), tokens=tokens)
-  with pytest.raises(ValueError, match='5, but the head says 4 places'):
+  with pytest.raises(
+    ValueError, match='tokens is 5, but the head says 4 places'
+  ):
     write(tmp_path / 'head', BLOCK, {}, blocks.TARGET.config, tokens=5)
 
 

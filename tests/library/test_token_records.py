@@ -93,7 +93,7 @@ def restated(prompt, text, frequency, *warps):
   ('name', 'wide'), [('chain', True), slow('chain', False), slow('tree', True)]
 )
 def test_they_are_those_of_a_full_pass_over_the_text(name, wide):
-  """Of the raw softmax, and of the distribution behind all stages.
+  """Compares log-probabilities of the raw softmax and behind all stages.
 
   In float64 they are rounded once, to float32.
   """
