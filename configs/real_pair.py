@@ -10,10 +10,10 @@ in the bits of the files, and activations are rounded to eight bits, as
 llama.cpp does. The drafters are the sibling and SmolLM2 (another vocabulary) as
 stored, the sibling in four bits with all tokens and with the 32,768 most
 frequent ones, the sibling as stored with copies drafted for it (`cascade`),
-copies of text (`ngram-2` only where two tokens agree), and the target without
-some of its layers. A run that was stopped keeps its rows, and the same command
-goes on.
-`experiments.predict` does not replay trees (`recycling`).
+copies of text (`ngram-2` only where two tokens agree), tokens that an earlier
+pass nearly gave (`recycling`, a chain, and `recycling-16`, a tree of 16), and
+the target without some of its layers. A run that was stopped keeps its rows,
+and the same command goes on. `experiments.predict` does not replay recycling.
 
 Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.
 """
@@ -45,6 +45,7 @@ def get_config(folder: str = '.') -> Experiment:
         'cascade', 4, sibling, {'inner': Candidate('ngram', 3)}
       ),
       'recycling': Candidate('recycling', 4, options={'nodes': 4}),
+      'recycling-16': Candidate('recycling', 4, options={'nodes': 16}),
       'skip': Candidate('skip', 2, options={'skip': tuple(range(8, 20))}),
     },
     prompts=Prompts(count=40),
