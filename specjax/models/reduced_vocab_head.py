@@ -47,6 +47,12 @@ def declare_places(module: nn.Module, kept: int, vocab: int):
   return module.param('places', declared, (vocab,))
 
 
+def ids(places: jax.Array, kept: int) -> jax.Array:
+  """Returns the token [V_d] of each logit of a head; see `places`."""
+  tokens = jnp.arange(len(places))
+  return jnp.zeros(kept, jnp.int32).at[places].set(tokens, mode='drop')
+
+
 def spread(logits: jax.Array, places: jax.Array) -> jax.Array:
   """Logits [..., V] of those [..., V_d] of a head; see the module."""
   # One beyond them would need a copy of the logits, which are many.

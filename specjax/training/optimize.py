@@ -169,6 +169,28 @@ def in_dtype(tree: Any, dtype: str) -> Any:
   return jax.tree.map(one, tree)
 
 
+def split(params: Any) -> tuple[Any, Any]:
+  """Returns the floats of parameters, which are trained, and the integers."""
+  floats = jax.tree.map(
+    lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating), params
+  )
+
+  def part(chosen):
+    return jax.tree.map(lambda x, y: x if y == chosen else None, params, floats)
+
+  return part(True), part(False)
+
+
+def join(floats: Any, integers: Any) -> Any:
+  """Returns what `split` took apart."""
+  return jax.tree.map(
+    lambda x, y: y if x is None else x,
+    floats,
+    integers,
+    is_leaf=lambda x: x is None,
+  )
+
+
 def make_step(
   loss: Callable[[Any, Any, Any], Any],
   optimizer: optax.GradientTransformation,
@@ -183,19 +205,24 @@ def make_step(
 
   Returns:
     (carry, frozen, batch) -> carry, losses. The carry is the parameters and
-    `optimizer.init` of them; it is donated.
+    `optimizer.init` of those that are floats; it is donated.
   """
 
-  def total(params, frozen, batch):
-    parts = loss(in_dtype(params, dtype), frozen, batch)
+  def total(floats, integers, frozen, batch):
+    params = join(in_dtype(floats, dtype), integers)
+    parts = loss(params, frozen, batch)
     return sum(jax.tree.leaves(parts)), parts
 
   @jax.jit(donate_argnums=0)
   def step(carry, frozen, batch):
     params, state = carry
-    grads, parts = jax.grad(total, has_aux=True)(params, frozen, batch)
-    updates, state = optimizer.update(grads, state, params)
-    return (optax.apply_updates(params, updates), state), parts
+    floats, integers = split(params)
+    grads, parts = jax.grad(total, has_aux=True)(
+      floats, integers, frozen, batch
+    )
+    updates, state = optimizer.update(grads, state, floats)
+    floats = optax.apply_updates(floats, updates)
+    return (join(floats, integers), state), parts
 
   return step
 
@@ -237,7 +264,7 @@ def train(
   step = make_step(loss, optimizer, o.dtype)
   # Copied, since the loop donates its carry.
   carry = jax.tree.map(np.array, params)
-  carry = place((carry, optimizer.init(carry)))
+  carry = place((carry, optimizer.init(split(carry)[0])))
   frozen = place(frozen)
   options = ocp.CheckpointManagerOptions(max_to_keep=1)
   with ocp.CheckpointManager(

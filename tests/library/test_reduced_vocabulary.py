@@ -11,9 +11,15 @@ import specjax
 from specjax import pair
 from specjax.drafters import dflash, eagle, lm, quantized
 from specjax.drafters.dflash import module
-from specjax.drafters.heads import frequencies, modules
+from specjax.drafters.eagle import training
+from specjax.drafters.eagle.module import Head, Sizes
+from specjax.drafters.heads import files, frequencies, modules
 from specjax.models import linear, reduced_vocab_head, transformer, variants
-from tests.support.models import TARGET, VOCAB, target_weights, tiny
+from specjax.training import optimize
+from specjax.training.recipes import Optimization
+from specjax.training.train_heads import see
+from specjax.types import Params
+from tests.support.models import SMALL, TARGET, VOCAB, target_weights, tiny
 
 KEPT = np.array([1, 2, 5, 8])
 COUNTS = pair.path('unigram')
@@ -108,6 +114,79 @@ def test_greedy_texts_are_those_of_the_target(target, load, name):
   made = specjax.decode(target, drafter, texts, gamma=2, new_tokens=24)
   assert made.texts == plain.texts
   assert made.tau > 1
+
+
+@pytest.fixture
+def trained():
+  """A head of some tokens to train, and a target whose text it sees."""
+  params = target_weights()
+  made = eagle.trainable(TARGET, vocabulary=4, mlp_width=16, **SMALL)
+  fresh = made.init(jax.random.key(1), params)
+  places = jnp.asarray(reduced_vocab_head.places(KEPT, VOCAB))
+  assert fresh['places'].tolist() == [0, 1, 2, 3, *[4] * (VOCAB - 4)]
+  tokens = jax.random.randint(jax.random.key(2), (2, 9), 0, VOCAB)
+  seen = see(TARGET, params, tokens, made.taps)
+  return made, Params(params, fresh | {'places': places}), seen
+
+
+def test_a_head_learns_the_targets_distribution_over_its_tokens(trained):
+  made, params, seen = trained
+  sizes = {k: v for k, v in made.config.items() if k != 'kind'}
+  head = Head(TARGET, Sizes(**sizes))
+  p = np.asarray(jax.nn.softmax(seen.logits[:, 1:]))[..., KEPT]
+  found = made.loss(params, seen, None)
+  for j, features in enumerate(
+    head.unroll(params, seen.tokens, seen.hidden, 5)
+  ):
+    q = np.asarray(jax.nn.softmax(head.logits(params, features)))
+    np.testing.assert_allclose(q[..., KEPT].sum(-1), 1, rtol=1e-5)
+    nats = -(p * np.log(q[..., KEPT]))[:, j:].sum() / p[:, j:].sum()
+    assert found[f'step{j}'] == pytest.approx(0.8**j * nats, rel=1e-4)
+
+
+@pytest.mark.parametrize('muon', [False, True])
+def test_training_moves_all_weights_and_leaves_the_tokens(
+  trained, muon, tmp_path
+):
+  made, params, seen = trained
+  rule = optimize.make_optimizer(
+    Optimization(((0, 0.1), (9, 0.1)), batch=2, muon=muon)
+  )
+  step = optimize.make_step(
+    lambda own, target, seen: made.loss(Params(target, own), seen, None), rule
+  )
+  begun = jax.tree.map(jnp.array, params.drafter)
+  carry, before = (begun, rule.init(optimize.split(begun)[0])), None
+  for _ in range(9):
+    carry, losses = step(carry, params.target, seen)
+    before = before or losses
+  assert sum(losses.values()) < sum(before.values()) - 0.1
+  after = carry[0]
+  moved = jax.tree.map(lambda x, y: bool((x != y).any()), after, params.drafter)
+  assert not moved.pop('places')
+  assert all(jax.tree.leaves(moved))
+  files.save(tmp_path / 'head', made.config | {'target': None}, after)
+  host = specjax.Target(TARGET, params.target)
+  drafter = eagle.load(host, str(tmp_path / 'head'))
+  assert drafter.params['places'].tolist() == after['places'].tolist()
+  with pytest.raises(ValueError, match='logits of 4 tokens already'):
+    eagle.load(host, str(tmp_path / 'head'), vocabulary=3)
+
+
+def test_a_head_of_some_tokens_begins_with_the_targets_logits(trained):
+  _, params, _ = trained
+  whole, some = (
+    training.from_target(
+      Head(TARGET, Sizes(3, (0, 1), mlp_width=16, draft_vocab=n, **SMALL)),
+      params.drafter,
+      params.target,
+    )
+    for n in (0, 4)
+  )
+  np.testing.assert_array_equal(
+    some['unembedding'], whole['unembedding'][:, KEPT]
+  )
+  np.testing.assert_array_equal(some['fuse']['w'], whole['fuse']['w'])
 
 
 def test_a_head_may_be_read_before_the_weights_of_its_target(target):

@@ -23,7 +23,7 @@ from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import parallel, shape
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
-from specjax.models import transformer
+from specjax.models import reduced_vocab_head, transformer
 from specjax.models.config import narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
@@ -92,6 +92,8 @@ def trainable(
   start: str = '',
   places: int | None = None,
   keep: float | None = None,
+  vocabulary: int = 0,
+  frequencies: str = '',
   **sizes: Any,
 ) -> Trainable:
   """A head to train; with a `mask_token`, of P-EAGLE.
@@ -106,19 +108,31 @@ def trainable(
       weights are random.
     places: that P-EAGLE learns of each draft, see `masked.Masks`.
     keep: share of the drafts of a place that have the next one, see there.
+    vocabulary: tokens that get a logit, of version 3 with logits of its own,
+      see `frequencies.Reduction`; 0: all.
+    frequencies: see there.
     **sizes: of `eagle.module.Sizes`; with the join `pair` and the width of the
       target, `specjax export` can write the head for others. Embeddings of its
       own begin as the target's where they are as wide; the mask's is learned
       with them, and else the feature of the mask alone.
 
   Raises:
-    ValueError: taps that the target has not, a reduced vocabulary, which is
-      only read, a start that there is not, or masks that no draft has.
+    ValueError: taps that the target has not, a reduced vocabulary of a head
+      that learns all tokens, a start that there is not, or masks that no draft
+      has.
   """
   if sizes.get('draft_vocab'):
-    raise ValueError(
-      'draft_vocab: heads are trained with logits of all tokens; leave it out'
-    )
+    raise ValueError('draft_vocab: give their number as vocabulary')
+  kept = Reduction(vocabulary, frequencies).choose(Target(target))
+  if kept is not None:
+    masked_too = sizes.get('mask_token') is not None
+    if version != 3 or masked_too or sizes.get('own_unembedding') is False:
+      raise ValueError(
+        f'vocabulary is {vocabulary}, but version 1, P-EAGLE and a head '
+        'without own_unembedding learn all tokens: leave it out, and give it '
+        'to the trained head'
+      )
+    sizes['draft_vocab'] = len(kept)
   layers = target.config.num_layers
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
@@ -139,6 +153,9 @@ def trainable(
 
   def init(key, target_params):
     fresh = head.init(key)
+    if kept is not None:
+      entries = target.config.vocab_size
+      fresh['places'] = jnp.asarray(reduced_vocab_head.places(kept, entries))
     if head.sizes.own_embedding and head.sizes.width == target.config.width:
       # A copy, as training takes over the weights that it begins with.
       table = jnp.array(target_params['embedding'], jnp.float32)

@@ -22,6 +22,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.nn import logsumexp
 
 from specjax.drafters.heads import overrides
 from specjax.models import cache as caches
@@ -29,7 +30,7 @@ from specjax.models import prefill
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
 from specjax.models.linear import Linear, declare_weight, embed, multiply
-from specjax.models.reduced_vocab_head import declare_places, spread
+from specjax.models.reduced_vocab_head import declare_places, ids, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model, Output
 from specjax.types import KV
@@ -331,10 +332,14 @@ class Eagle(nn.Module):
     normed = 'last' in self.sizes.norms and 'carried' not in self.sizes.norms
     return self.norm(features) if normed else features
 
-  def head(self, features):
-    logits = multiply(
+  def few(self, features):
+    """Logits of the tokens that have one."""
+    return multiply(
       self.last(features), self.unembedding, self.config.device.rows
     )
+
+  def head(self, features):
+    logits = self.few(features)
     return spread(logits, self.places) if self.sizes.draft_vocab else logits
 
   def everything(self, tokens, hidden, *attention):
@@ -496,6 +501,21 @@ class Head:
       return self._own(params, features, method=Eagle.head)
     features = self._own(params, features, method=Eagle.last)
     return self.target.head(params.target, features)
+
+  def learned(self, params, logits):
+    """What a head learns of the target's logits [..., V].
+
+    Returns:
+      The logits [..., V_d] of the tokens that the head has, the probability
+      [...] that the target gives these tokens, and a function of features that
+      returns the head's logits [..., V_d].
+    """
+    if not self.sizes.draft_vocab:
+      return logits, 1.0, functools.partial(self.logits, params)
+    kept = ids(params.drafter['places'], self.sizes.draft_vocab)
+    some = logits[..., kept]
+    share = jnp.exp(logsumexp(some, -1) - logsumexp(logits, -1))
+    return some, share, functools.partial(self._own, params, method=Eagle.few)
 
   def unroll(self, params, tokens, hidden, steps: int) -> list[jax.Array]:
     """Features [B, T-1, F] of each step of the training-time test.

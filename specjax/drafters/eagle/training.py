@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from specjax.drafters.eagle.module import Head
 from specjax.drafters.heads.trainable import mean
 from specjax.models import transformer
+from specjax.models.reduced_vocab_head import ids
 
 
 def check(head: Head) -> None:
@@ -24,11 +25,10 @@ def check(head: Head) -> None:
       the target, or its taps leave out the last layer.
   """
   sizes, layers = head.sizes, head.target.config.num_layers
-  own = sizes.own_unembedding and not sizes.draft_vocab
-  if sizes.version != 3 or not own or 'last' not in sizes.norms:
+  own = sizes.own_unembedding and 'last' in sizes.norms
+  if sizes.version != 3 or not own:
     raise ValueError(
-      "start 'target' is of version 3, with a last norm and logits of all "
-      'tokens of its own'
+      "start 'target' is of version 3, with a last norm and logits of its own"
     )
   if sizes.width > head.target.config.width:
     raise ValueError(
@@ -64,6 +64,8 @@ def from_target(head: Head, params: Any, target_params: Any) -> Any:
   directions = directions[:, : head.sizes.width]
   read = scale[:, None] * directions
   fuse = jnp.zeros_like(params['fuse']['w'])
+  if head.sizes.draft_vocab:
+    logits = logits[:, ids(params['places'], head.sizes.draft_vocab)]
   # Of an entry of a feature, where those that are read were noise of size 1.
   size = jnp.linalg.norm(read) / head.sizes.width**0.5
   return params | {
@@ -103,14 +105,17 @@ def features(head: Head, params, seen, key):
 
 
 def tokens(head: Head, params, seen, key):
-  """Version 3: tokens alone, on the target's features and on its own."""
-  goal = seen.logits[:, 1:]
+  """Version 3: tokens alone, on the target's features and on its own.
+
+  A head with fewer tokens learns the target's distribution over these. A place
+  counts by the probability that the target gives them there.
+  """
+  goal, share, say = head.learned(params, seen.logits[:, 1:])
   place = jnp.broadcast_to(jnp.arange(goal.shape[1]), goal.shape[:2])
   losses = {}
   for j, features in enumerate(
     head.unroll(params, seen.tokens, seen.hidden, _STEPS)
   ):
-    weight = jnp.where(place >= j, seen.weights[:, 1:], 0.0)
-    logits = head.logits(params, features)
-    losses[f'step{j}'] = _DECAY**j * seen.judge(goal, logits, weight)
+    weight = jnp.where(place >= j, seen.weights[:, 1:] * share, 0.0)
+    losses[f'step{j}'] = _DECAY**j * seen.judge(goal, say(features), weight)
   return losses
