@@ -141,6 +141,14 @@ def test_weights_of_other_updates_compile_nothing(caplog):
   assert np.abs(old.raw_logprobs - last.raw_logprobs).max() > 0.01
 
 
+def test_seeds_are_the_same_keys_whatever_generator_jax_is_set_to():
+  with jax.default_prng_impl('rbg'):
+    words = jax.random.key_data(rollouts._root((0, 7)))
+  np.testing.assert_array_equal(
+    words, jax.random.key_data(rollouts._root((0, 7)))
+  )
+
+
 def test_windows_are_whole_texts_with_what_was_drawn_of_them():
   batch = made()(PROMPTS, 1)
   assert repr(batch).startswith('<4 prompts, 3 texts of each, tau ')
@@ -152,7 +160,8 @@ def test_windows_are_whole_texts_with_what_was_drawn_of_them():
       found[name][row] for name in ('tokens', 'counts', 'logprobs')
     )
     new = batch.tokens[row // 3, row % 3, :size].tolist()
-    assert tokens.tolist()[: len(prompt) + size] == prompt + new
+    text = prompt + new
+    assert tokens.tolist() == text + [0] * (len(tokens) - len(text))
     places = np.flatnonzero(counts)
     assert tokens[places + 1].tolist() == new
     own = batch.logprobs[row // 3, row % 3, :size]
