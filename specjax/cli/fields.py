@@ -128,13 +128,14 @@ def in_words(kind: Any) -> str:
     case typing.Literal:
       return f'one of {", ".join(part or "nothing" for part in parts)}'
     case types.UnionType | typing.Union:
-      return ' or '.join(map(in_words, parts))
+      words = [in_words(part) for part in parts]
+      return (', or ' if ', each' in words[0] else ' or ').join(words)
     case origin if origin is tuple and parts[-1] is ...:
-      return f'a tuple, each of it {in_words(parts[0])}'
+      return f'a tuple, each entry {in_words(parts[0])}'
     case origin if origin is tuple:
       return f'({", ".join(map(in_words, parts))})'
     case origin if origin is list:
-      return f'a list, each of it {in_words(parts[0])}'
+      return f'a list, each entry {in_words(parts[0])}'
     case origin if origin is dict:
       return 'a dictionary by name'
   if kind is Any:
