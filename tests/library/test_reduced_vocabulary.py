@@ -1,6 +1,7 @@
 """Drafts that propose some of the target's tokens."""
 
 import dataclasses
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -252,3 +253,13 @@ def test_every_token_has_its_logit_and_the_others_none():
   small = np.asarray(jax.nn.softmax(logits))
   np.testing.assert_allclose(q[:, [1, 3]], small, rtol=1e-6)
   assert (q[:, [0, 2, 4]] == 0).all()
+
+
+def test_the_published_head_drafts_for_a_model_of_its_targets_sizes():
+  folder = pathlib.Path(__file__).parents[2] / 'results/own_head/smollm2_eagle3'
+  model = tiny(49_152, 30, width=576)
+  head = eagle.load(specjax.Target(model), str(folder))
+  assert head.params['unembedding'].shape == (576, 8192)
+  kept = reduced_vocab_head.ids(head.params['places'], 8192)
+  assert (np.diff(kept) > 0).all()
+  assert (head.params['places'] < 8192).sum() == 8192
