@@ -45,7 +45,9 @@ def get_config(folder: str = '.') -> Experiment:
         'cascade', 4, sibling, {'inner': Candidate('ngram', 3)}
       ),
       'recycling': Candidate('recycling', 4, options={'nodes': 4}),
-      'recycling-16': Candidate('recycling', 4, options={'nodes': 16}),
+      'recycling-16': Candidate(
+        'recycling', 4, options={'nodes': 16}, verifiers=('recursive',)
+      ),
       'skip': Candidate('skip', 2, options={'skip': tuple(range(8, 20))}),
     },
     prompts=Prompts(count=40),

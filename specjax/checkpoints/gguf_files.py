@@ -161,8 +161,12 @@ ARCHITECTURES = {
 _MODEL_TYPES = {'gemma3': 'gemma3_text'}
 
 
-def _open(path: pathlib.Path) -> Any:
-  """Opens a file with its keys and the places of its tensors."""
+def _package(path: pathlib.Path) -> Any:
+  """Imports the package that reads a file.
+
+  Raises:
+    CheckpointError: it is not installed.
+  """
   try:
     import gguf
   except ImportError:
@@ -170,6 +174,12 @@ def _open(path: pathlib.Path) -> Any:
       f'{path} is read by the package gguf, which is not installed: '
       f'{install("gguf")}'
     ) from None
+  return gguf
+
+
+def _open(path: pathlib.Path) -> Any:
+  """Opens a file with its keys and the places of its tensors."""
+  gguf = _package(path)
   part = _PART.fullmatch(path.name)
   if part and int(part[2]) > 1:
     raise CheckpointError(
@@ -550,10 +560,12 @@ class Gguf:
     link: to the file, in its folder.
 
   Raises:
-    CheckpointError: the file is not there any more.
+    CheckpointError: the file is not there any more, or the package gguf is not
+      installed.
   """
 
   def __init__(self, link: pathlib.Path):
+    _package(link.readlink())
     self._places = json.loads(link.with_name(_TABLE).read_text())
     try:
       with link.open('rb') as file:

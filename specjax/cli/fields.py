@@ -129,7 +129,9 @@ def in_words(kind: Any) -> str:
       return f'one of {", ".join(part or "nothing" for part in parts)}'
     case types.UnionType | typing.Union:
       words = [in_words(part) for part in parts]
-      return (', or ' if ', each' in words[0] else ' or ').join(words)
+      return (', or ' if ', each' in ''.join(words[:-1]) else ' or ').join(
+        words
+      )
     case origin if origin is tuple and parts[-1] is ...:
       return f'a tuple, each entry {in_words(parts[0])}'
     case origin if origin is tuple:

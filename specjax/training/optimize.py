@@ -205,7 +205,7 @@ def make_step(
 
   Returns:
     (carry, frozen, batch) -> carry, losses. The carry is the parameters and
-    `optimizer.init` of those that are floats; it is donated.
+    `optimizer.init` of the parameters that are floats; it is donated.
   """
 
   def total(floats, integers, frozen, batch):
@@ -246,7 +246,7 @@ def train(
     name: of the run, shown while it trains.
     folder: checkpoints go to `folder/name`.
     o: the optimization.
-    params: initial parameters.
+    params: initial parameters. Integers among them are not trained.
     loss: (params, frozen, batch) -> scalar, or a dict of scalars whose sum
       is minimised.
     frozen: arrays the loss needs and does not train.

@@ -88,8 +88,11 @@ def make(x: Heads | Online, target: Model) -> Trainable:
   Raises:
     UserError: its function does not take these options, or refuses them.
   """
+  more: dict[str, Any] = {}
+  if x.options.get('vocabulary'):
+    more['eos'] = checkpoints.eos_ids(x.target)
   try:
-    return resolve('trainable', x.trainable)(target, **x.options)
+    return resolve('trainable', x.trainable)(target, **more | x.options)
   except (TypeError, ValueError) as error:
     raise UserError(
       f'options: {x.trainable} does not take {dict(x.options)}: {error}'

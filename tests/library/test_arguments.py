@@ -159,7 +159,8 @@ eagle.trainable(TARGET, taps=(0, 2)) => layers that do not exist
 eagle.trainable(TARGET, 2) => version must be 1 or 3
 eagle.trainable(TARGET, 1, taps=(0, 1)) => reads one layer
 eagle.trainable(TARGET, join='sum') => join must be linear or pair
-eagle.trainable(TARGET, draft_vocab=4) => give their number as vocabulary
+eagle.trainable(TARGET, draft_vocab=4)
+  => draft_vocab is 4: leave it out, and give the number of tokens as
 eagle.trainable(TARGET, 1, vocabulary=4) => version 1, P-EAGLE and a head
 eagle.trainable(TARGET, vocabulary=4, own_unembedding=False)
   => vocabulary is 4, but version 1, P-EAGLE and a head without

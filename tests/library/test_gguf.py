@@ -596,6 +596,17 @@ def test_the_package_that_is_missing_is_named(tmp_path, monkeypatch):
     checkpoints.describe(path)
 
 
+def test_the_package_may_be_missing_where_its_header_was_read_before(
+  tmp_path, monkeypatch
+):
+  path, _ = made(tmp_path, 'qwen2')
+  checkpoints.describe(path)
+  monkeypatch.setitem(__import__('sys').modules, 'gguf', None)
+  for call in (checkpoints.describe, checkpoints.load):
+    with pytest.raises(CheckpointError, match=r'pip install .*\[gguf\]'):
+      call(path)
+
+
 def _key(kind, *rest):
   return struct.pack('<QcI', 1, b'k', kind) + b''.join(rest)
 

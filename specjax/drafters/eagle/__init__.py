@@ -94,6 +94,7 @@ def trainable(
   keep: float | None = None,
   vocabulary: int = 0,
   frequencies: str = '',
+  eos: tuple[int, ...] = (),
   **sizes: Any,
 ) -> Trainable:
   """A head to train; with a `mask_token`, of P-EAGLE.
@@ -108,29 +109,33 @@ def trainable(
       weights are random.
     places: that P-EAGLE learns of each draft, see `masked.Masks`.
     keep: share of the drafts of a place that have the next one, see there.
-    vocabulary: tokens that get a logit, of version 3 with logits of its own,
-      see `frequencies.Reduction`; 0: all.
-    frequencies: see there.
+    vocabulary: number of tokens that get a logit; 0: all. Only version 3 with
+      logits of its own takes it, see `frequencies.Reduction`.
+    frequencies: directory of the tables that say how frequent tokens are.
+    eos: tokens that end a text; a reduced vocabulary has all of them.
     **sizes: of `eagle.module.Sizes`; with the join `pair` and the width of the
       target, `specjax export` can write the head for others. Embeddings of its
       own begin as the target's where they are as wide; the mask's is learned
       with them, and else the feature of the mask alone.
 
   Raises:
-    ValueError: taps that the target has not, a reduced vocabulary of a head
-      that learns all tokens, a start that there is not, or masks that no draft
+    ValueError: taps that the target has not, `vocabulary` for a head that
+      must learn all tokens, a start that there is not, or masks that no draft
       has.
   """
   if sizes.get('draft_vocab'):
-    raise ValueError('draft_vocab: give their number as vocabulary')
-  kept = Reduction(vocabulary, frequencies).choose(Target(target))
+    raise ValueError(
+      f'draft_vocab is {sizes["draft_vocab"]}: leave it out, and give the '
+      'number of tokens as vocabulary'
+    )
+  kept = Reduction(vocabulary, frequencies).choose(Target(target, eos=eos))
   if kept is not None:
     masked_too = sizes.get('mask_token') is not None
-    if version != 3 or masked_too or sizes.get('own_unembedding') is False:
+    if version == 1 or masked_too or sizes.get('own_unembedding') is False:
       raise ValueError(
         f'vocabulary is {vocabulary}, but version 1, P-EAGLE and a head '
-        'without own_unembedding learn all tokens: leave it out, and give it '
-        'to the trained head'
+        'without own_unembedding learn all tokens: leave it out, or give it '
+        'when the trained head is loaded'
       )
     sizes['draft_vocab'] = len(kept)
   layers = target.config.num_layers

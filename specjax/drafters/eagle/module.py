@@ -333,7 +333,7 @@ class Eagle(nn.Module):
     return self.norm(features) if normed else features
 
   def few(self, features):
-    """Logits of the tokens that have one."""
+    """Returns the logits [..., V_d] of the tokens that have one."""
     return multiply(
       self.last(features), self.unembedding, self.config.device.rows
     )
@@ -503,12 +503,12 @@ class Head:
     return self.target.head(params.target, features)
 
   def learned(self, params, logits):
-    """What a head learns of the target's logits [..., V].
+    """Returns what a head learns of the target's logits [..., V].
 
     Returns:
       The logits [..., V_d] of the tokens that the head has, the probability
-      [...] that the target gives these tokens, and a function of features that
-      returns the head's logits [..., V_d].
+      [...] that the target gives these tokens (1.0 for all tokens), and a
+      function of features that returns the head's logits [..., V_d].
     """
     if not self.sizes.draft_vocab:
       return logits, 1.0, functools.partial(self.logits, params)

@@ -84,7 +84,8 @@ class Seen(struct.PyTreeNode):
 
 def mean(values: jax.Array, weight: jax.Array) -> jax.Array:
   """Weighted mean of all values; 0 where no place counts."""
-  return (values * weight).sum() / jnp.maximum(weight.sum(), 1)
+  total = weight.sum()
+  return (values * weight).sum() / jnp.where(total > 0, total, 1)
 
 
 class Trainable(NamedTuple):
