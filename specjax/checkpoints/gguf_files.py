@@ -179,7 +179,7 @@ def _package(path: pathlib.Path) -> Any:
 
 def _open(path: pathlib.Path) -> Any:
   """Opens a file with its keys and the places of its tensors."""
-  gguf = _package(path)
+  base: Any = _package(path).GGUFReader
   part = _PART.fullmatch(path.name)
   if part and int(part[2]) > 1:
     raise CheckpointError(
@@ -187,7 +187,7 @@ def _open(path: pathlib.Path) -> Any:
       '(llama-gguf-split --merge)'
     )
 
-  class Reader(gguf.GGUFReader):
+  class Reader(base):
     """Reads through a plain array: slices of a memmap take thrice as long."""
 
     def __setattr__(self, name, value):
