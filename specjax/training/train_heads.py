@@ -6,6 +6,7 @@ method brings its own `Trainable` (see `specjax.drafters.heads.trainable`);
 nothing here knows of any.
 """
 
+import inspect
 import json
 import pathlib
 from collections.abc import Callable
@@ -88,11 +89,11 @@ def make(x: Heads | Online, target: Model) -> Trainable:
   Raises:
     UserError: its function does not take these options, or refuses them.
   """
-  more: dict[str, Any] = {}
-  if x.options.get('vocabulary'):
-    more['eos'] = checkpoints.eos_ids(x.target)
   try:
-    return resolve('trainable', x.trainable)(target, **more | x.options)
+    function, more = resolve('trainable', x.trainable), {}
+    if 'eos' in inspect.signature(function).parameters:
+      more['eos'] = checkpoints.eos_ids(x.target)
+    return function(target, **more | x.options)
   except (TypeError, ValueError) as error:
     raise UserError(
       f'options: {x.trainable} does not take {dict(x.options)}: {error}'

@@ -17,8 +17,8 @@ from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files, frequencies, modules
 from specjax.models import linear, reduced_vocab_head, transformer, variants
 from specjax.training import optimize
-from specjax.training.recipes import Optimization
-from specjax.training.train_heads import see
+from specjax.training.recipes import Heads, Optimization
+from specjax.training.train_heads import make, see
 from specjax.types import Params
 from tests.support.models import SMALL, TARGET, VOCAB, target_weights, tiny
 
@@ -267,3 +267,14 @@ def test_the_published_head_is_read_for_a_model_of_its_targets_sizes():
   kept = reduced_vocab_head.ids(head.params['places'], 8192)
   assert (np.diff(kept) > 0).all()
   assert (head.params['places'] < 8192).sum() == 8192
+
+
+def test_a_training_keeps_the_tokens_that_end_a_text(target):
+  options = {'version': 3, 'vocabulary': 16, 'frequencies': COUNTS}
+  recipe = Heads(
+    folder='', data='', target=pair.path('target'),
+    trainable='specjax.drafters.eagle.trainable', options=options,
+    optimization=Optimization(((0, 0.1), (9, 0.1)), batch=2),
+  )  # fmt: skip
+  params = make(recipe, target.model).init(jax.random.key(0), target.params)
+  assert (params['places'][np.array(target.eos)] < 16).all()
