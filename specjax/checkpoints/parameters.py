@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.checkpoints import kept_weights
 from specjax.checkpoints.families.table import Tensors
 from specjax.checkpoints.files import CONFIG, GGUF, CheckpointError, Tensor
 from specjax.checkpoints.gguf_blocks import Blocks
@@ -334,14 +335,25 @@ def read_low_bits(
   shapes = few.shapes(shape[::-1] if table else shape, form)
   made = jax.tree.map(lambda x: _allocate(x.shape, x.dtype), shapes)
   one_input = (shape[0], 1) if table else (1, *shape[1:])
-  for name, outputs in _outputs_of(source, one_input, tensors).items():
-    tensor = tensors[name]
-    step = max(1, _VALUES // tensor.shape[1])
-    for i in range(0, len(outputs), step):
-      rows = slice(i, min(i + step, len(outputs)))
-      blocks = tensor.file.take_apart(tensor.name, rows)
-      for part, x in few.arrays(blocks).items():
-        linear.put_outputs(getattr(made, part), made.blocked, outputs[rows], x)
+
+  def fill():
+    for name, outputs in _outputs_of(source, one_input, tensors).items():
+      tensor = tensors[name]
+      step = max(1, _VALUES // tensor.shape[1])
+      for i in range(0, len(outputs), step):
+        rows = slice(i, min(i + step, len(outputs)))
+        blocks = tensor.file.take_apart(tensor.name, rows)
+        for part, x in few.arrays(blocks).items():
+          array = getattr(made, part)
+          linear.put_outputs(array, made.blocked, outputs[rows], x)
+
+  kept_weights.recall(
+    source.names[0],
+    [tensors[name].path for name in source.names],
+    (source.names, few, made.blocked),
+    jax.tree.leaves(made),
+    fill,
+  )
   return jax.tree.map(lambda x: jax.device_put(x, may_alias=True), made)
 
 

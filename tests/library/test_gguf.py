@@ -1,8 +1,10 @@
 """GGUF files: the weights that they stand for, the tokenizer, damaged files."""
 
 import functools
+import os
 import pathlib
 import re
+import shutil
 import struct
 from typing import NamedTuple
 
@@ -16,7 +18,12 @@ import transformers
 
 import specjax
 from specjax import checkpoints
-from specjax.checkpoints import CheckpointError, gguf_blocks, parameters
+from specjax.checkpoints import (
+  CheckpointError,
+  gguf_blocks,
+  kept_weights,
+  parameters,
+)
 from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.checkpoints.families.table import WAYS, Tensors, TensorSplit
 from specjax.checkpoints.parameters import WeightForm
@@ -318,6 +325,7 @@ class Stored(NamedTuple):
   name: str
   data: np.ndarray
   shape: tuple[int, int]
+  path: pathlib.Path = pathlib.Path(__file__)
 
   @property
   def file(self):
@@ -413,6 +421,83 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
     transformer.score(model, params, tokens),
     transformer.score(expected, stands, tokens),
     atol=1e-4,
+  )
+
+
+@pytest.mark.usefixtures('kernel')
+def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
+  monkeypatch.setattr(kept_weights, '_LEAST', 0)
+  path, directory = made(tmp_path, 'llama', mixed)
+  folder, computed = tmp_path / 'cache/specjax/weights', []
+  arrays = parameters._FewBits.arrays
+
+  def count(self, blocks):
+    computed.append(blocks)
+    return arrays(self, blocks)
+
+  monkeypatch.setattr(parameters._FewBits, 'arrays', count)
+
+  def load(**options):
+    computed.clear()
+    form = WeightForm('stored', blocks=True, **options)
+    _, params = checkpoints.load(path, form=form)
+    # One file for each of ten parameters, whatever was there before.
+    return params, len(computed)
+
+  def check(params, stands):
+    floats = jax.tree.leaves(models.dequantize(params))
+    for x, y in zip(floats, jax.tree.leaves(stands), strict=True):
+      np.testing.assert_array_equal(np.reshape(x, y.shape), y)
+
+  _, stands = checkpoints.load(directory)
+  params, whole = load()
+  check(params, stands)
+  kept = sorted(folder.glob('*/*'))
+  assert len(kept) == 10
+  for options in ({}, {'rounds': True}):  # Which rounds no weight.
+    params, count_again = load(**options)
+    assert count_again == 0
+    check(params, stands)
+  # A file of another size is made again, and that alone.
+  os.truncate(kept[0], kept[0].stat().st_size - 1)
+  params, some = load()
+  assert 0 < some < whole
+  check(params, stands)
+  # So is all of a model that has changed, and nothing old stays.
+  tensors = safetensors.numpy.load_file(directory / 'model.safetensors')
+  tensors = {name: 2 * x for name, x in tensors.items()}
+  stands = write(path, 'llama', tensors, reference('llama')[0], mixed)
+  os.utime(path, (1, 1))
+  safetensors.numpy.save_file(
+    stands, directory / 'model.safetensors', metadata={'format': 'pt'}
+  )
+  _, stands = checkpoints.load(directory)
+  params, new = load()
+  assert new == whole
+  check(params, stands)
+  now = sorted(folder.glob('*/*'))
+  assert len(now) == 10
+  assert not {*now} & {*kept}
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('least', [0, kept_weights._LEAST])
+def test_weights_are_read_where_nothing_can_be_kept(
+  least, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(kept_weights, '_LEAST', least)
+  path, directory = made(tmp_path, 'llama', 'Q8_0')
+  folder = tmp_path / 'cache/specjax/weights'
+  form = WeightForm('stored', blocks=True)
+  monkeypatch.setattr(kept_weights, '_SPARE', 1 << 60)
+  checkpoints.load(path, form=form)
+  assert not [*folder.glob('*/*')]
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.touch()  # No folder can be made there.
+  _, params = checkpoints.load(path, form=form)
+  _, stands = checkpoints.load(directory)
+  np.testing.assert_array_equal(
+    models.dequantize(params)['embedding'], stands['embedding']
   )
 
 

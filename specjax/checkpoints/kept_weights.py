@@ -1,0 +1,96 @@
+"""Weights that a file holds in few bits, kept as the kernel multiplies them.
+
+To put a weight of a GGUF file into blocks takes far longer than to read it. So
+the blocks are kept in the user's cache, a file for each parameter, which the
+next start reads. They are not mapped: passes over mapped pages of 4 kB took 2 %
+longer than passes over memory of larger pages.
+
+A file's name has a digest of all that the blocks are made of: the tensors, the
+form, and the code of this package, of the models and of the kernel. Files of
+other digests of the same parameter are deleted.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specjax import user_cache
+
+_LEAST = 1 << 16  # bytes of a parameter; a smaller one is soon made
+_SPARE = 8 << 30  # bytes that stay free on the disk
+_CODE = 'checkpoints', 'models', 'native'
+
+
+@functools.cache
+def _code() -> bytes:
+  """Returns a digest of the modules that blocks are made by."""
+  root, made = pathlib.Path(__file__).parents[1], hashlib.sha256()
+  for folder in _CODE:
+    for file in sorted((root / folder).glob('*.*')):
+      made.update(file.read_bytes())
+  return made.digest()
+
+
+def _read(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> bool:
+  """Fills arrays from a file of their size; returns False if there is none."""
+  with contextlib.suppress(OSError), open(path, 'rb') as file:
+    if os.fstat(file.fileno()).st_size == sum(x.nbytes for x in arrays):
+      return all(file.readinto(x) == x.nbytes for x in arrays)
+  return False
+
+
+def _write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
+  """Keeps arrays in a file, where there is room for it."""
+  with contextlib.suppress(OSError):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = sum(x.nbytes for x in arrays)
+    if shutil.disk_usage(path.parent).free < size + _SPARE:
+      return
+    with tempfile.TemporaryDirectory(dir=path.parent) as place:
+      made = pathlib.Path(place, path.name)
+      with open(made, 'wb') as file:
+        for x in arrays:
+          x.tofile(file)
+      made.replace(path)
+    for old in path.parent.iterdir():
+      if old.stem == path.stem and old != path:
+        old.unlink()
+
+
+def recall(
+  name: str,
+  sources: Iterable[pathlib.Path],
+  facts: Any,
+  arrays: Sequence[np.ndarray],
+  fill: Callable[[], None],
+) -> None:
+  """Fills arrays with what they were filled with before, or calls `fill`.
+
+  Args:
+    name: of the parameter, one of the files' model.
+    sources: files that the content is made of. It is made again once the size
+      or the time of a file has changed.
+    facts: whatever else decides the content; its `repr` counts.
+    arrays: contiguous arrays.
+    fill: writes every entry of the arrays.
+  """
+  if sum(x.nbytes for x in arrays) < _LEAST:
+    return fill()
+  paths = sorted({source.resolve() for source in sources})
+  stats = [(p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
+  shapes = [(x.shape, x.dtype.str) for x in arrays]
+  text = repr((stats, shapes, facts)).encode()
+  content = hashlib.sha256(_code() + text).hexdigest()[:16]
+  model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
+  path = user_cache.folder('weights') / model / f'{name}.{content}'
+  if not _read(path, arrays):
+    fill()
+    _write(path, arrays)
