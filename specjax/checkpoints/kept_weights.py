@@ -43,7 +43,7 @@ def _read(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> bool:
   """Fills arrays from a file of their size; returns False if there is none."""
   with contextlib.suppress(OSError), open(path, 'rb') as file:
     if os.fstat(file.fileno()).st_size == sum(x.nbytes for x in arrays):
-      return all(file.readinto(x) == x.nbytes for x in arrays)
+      return all(file.readinto(x.data) == x.nbytes for x in arrays)
   return False
 
 
