@@ -6,9 +6,11 @@
 A mutant is one small change of a module, made in a copy of the checkout. The
 test files that are nearest by imports run until one test fails; with
 `--contexts` first up to 40 tests that ran the changed statement. A mutant that
-cannot be imported does not count; one that hangs is not caught. Mutants that
-change nothing are in `equivalent_mutants.txt`, each with its reason. Results
-are appended to a file, and the same command goes on where it was stopped.
+cannot be imported does not count. One in which a test hangs is caught, since a
+test has a time limit (`setup.cfg`), here a third of `--limit`; one whose tests
+take longer than that together is not. Mutants that change nothing are in
+`equivalent_mutants.txt`, each with its reason. Results are appended to a file,
+and the same command goes on where it was stopped.
 """
 
 import argparse
@@ -118,12 +120,16 @@ def python(place, limit, *words):
 
 def outcome(place, path, tests, x):
   """Returns the fate of a mutant in a copy, and the test that failed."""
-  status, out = python(place, x.limit, *PYTEST, '-x', *x.slow, *tests)
+  hang = '-o', f'faulthandler_timeout={x.limit / 3}'
+  status, out = python(place, x.limit, *PYTEST, *hang, '-x', *x.slow, *tests)
   if status is None:
     return 'hung', ''
   if status in (0, 5):
     return ('survived' if ' passed' in out else 'untested'), ''
   failed = re.search(r'^(?:FAILED|ERROR) (.+?)(?: - |$)', out, re.MULTILINE)
+  if failed is None and 'Timeout (' in out:
+    ran = re.findall(r'"[^"\n]*(tests/[^"\n]+)", line \d+ in (test_\w+)', out)
+    return 'caught', '::'.join(ran[-1]) if ran else ''
   if status != 1:  # No test ran: perhaps nothing can be imported.
     test = f'import specjax, {module_of(path)}'
     if failed is None or python(place, x.limit, '-c', test)[0]:

@@ -1,5 +1,7 @@
 """The small bugs that are planted, of a file that has most of them."""
 
+import argparse
+
 import pytest
 
 from tests import mutants
@@ -48,6 +50,19 @@ def test_mutants_are_small_and_parse(tmp_path):
     assert text.decode().splitlines() == [
       changed if i == line else x for i, x in enumerate(lines, 1)
     ]
+
+
+def test_a_test_that_hangs_catches_a_mutant(tmp_path):
+  file = tmp_path / 'tests/test_it.py'
+  file.parent.mkdir()
+  file.write_text('def test_loop():\n  while True:\n    pass\n')
+  (tmp_path / 'pytest.ini').write_text(
+    '[pytest]\nfaulthandler_exit_on_timeout = true\n'
+  )
+  x = argparse.Namespace(limit=30, slow=[])
+  tests = ['tests/test_it.py']
+  found = mutants.outcome(str(tmp_path), 'specjax/x.py', tests, x)
+  assert found == ('caught', 'tests/test_it.py::test_loop')
 
 
 class Contexts:
