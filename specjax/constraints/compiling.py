@@ -12,7 +12,7 @@ from specjax.constraints import bytewise, states
 from specjax.sampling.automaton import Automaton
 
 # Entries of a table are int16, and it lies in the memory of every device.
-MOST_STATES, MOST_BYTES = 2**15 - 1, 16_000_000
+MOST_STATES, MOST_BYTES = np.iinfo(np.int16).max, 16_000_000
 
 _REMEDY = 'bound lengths and repeats lower, or use fewer alternatives'
 

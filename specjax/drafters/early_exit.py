@@ -59,7 +59,6 @@ def part_of(
   target: Model, layers: int, window: int = 0, sinks: int = 0
 ) -> Model:
   """The target up to an exit; see `variants.narrow`."""
-  check_exit(target, layers)
   first = variants.first_layers(target, layers)
   return variants.narrow(first, window, sinks)
 

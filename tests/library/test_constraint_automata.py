@@ -86,6 +86,7 @@ SMALL = Tokens(
   [
     'ab?a*', 'a|ab', 'ab|a|abab', '(ab)*', 'aba?', '(a|b){2,4}', '', '(|a)b',
     '[^a]*', '(?:é|a)b*?', 'a{2,3}?', '(?s).*b',
+    '[^]$b]*', '[]$a]*b',
   ],
 )  # fmt: skip
 def test_token_sequences_are_texts_where_their_bytes_match(pattern):
@@ -449,6 +450,7 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.$ref', **{'$ref': '#'}),
     in_age('.$ref', **{'$ref': 'https://a/b'}),
     in_age('.$ref', **{'$ref': '#/$defs/x'}),
+    ({'$ref': 'it#/$defs/a', '$defs': {'a': STRING}}, '$.$ref'),
     in_age('.$id', **{'$id': 'x', 'type': 'string'}),
     (
       {
@@ -476,6 +478,8 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     ),
     ('{"type": ', '$: it is no JSON'),
     ({'const': object}, '$: it is no JSON'),
+    ('{"const": NaN}', '$: it is no JSON'),
+    ('{"enum": [1, -Infinity]}', '$: it is no JSON'),
     ('[' * 100_000, '$: it is no JSON'),
     ('"string"', '$'),
     in_age('.pattern', type='string', pattern='[--c-e]'),

@@ -208,7 +208,19 @@ def test_counts_are_laws_after_every_token(successors):
   np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
 
 
+def test_counts_draft_from_their_law():
+  """At a temperature of 1, after the text and after the token drafted first."""
+  draft, (tokens, length) = drafts('counts'), texts(ROWS)
+  last = np.tile(tokens[EVERY, length - 1], ROUNDS)
+  before = np.stack([last, draft.tokens[:, 0]], 1)
+  tables = models.params_of('counts').drafter
+  after = functools.partial(counts.distribution_after, tables)
+  law = jax.jit(jax.vmap(jax.vmap(after)))(before)
+  np.testing.assert_allclose(draft.probs[2::4], law[2::4], atol=1e-5)
+
+
 def test_counts_spread_what_the_successors_leave():
+
   text = [0, 1, 0, 1, 0, 2, 0, 3]
   tables = counts.count([text], 4, successors=1)
   # Half of what follows 0 is 1; the rest is shared by how often 0, 2, 3 are.
