@@ -266,13 +266,14 @@ def _read(target: Target, read_as: Mapping[str, Any], dtype: str = '') -> Read:
     found.config, read_as, lambda config: make(config).shapes(), params
   )
   loaded = Loaded(found.config, params, '', changed)
-  return modules.arrange(loaded, make, target.model.config.native)
+  return Read(loaded, make(loaded.config), make(loaded.read_as))
 
 
 def load(
   target: Target,
   path: Literal[''] = '',
   dtype: str = '',
+  bits: int | None = None,
   read_as: Mapping[str, Any] = overrides.AS_STORED,
   vocabulary: int = 0,
   frequencies: str = '',
@@ -286,6 +287,8 @@ def load(
     target: what is drafted for; the layer is in its directory.
     path: none.
     dtype: of its weights; by default the target's.
+    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
+      weights are of few bits.
     read_as: other values of `norms`, `feature_first`, `final_norm` or `taps`
       of `eagle.module.Sizes`.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
@@ -303,10 +306,12 @@ def load(
   shape.check(target, options)
   positions = target.model.config.max_positions
   narrowed = narrowed_to(window, sinks, positions)
+  bits = modules.choose_bits(target, bits)
   kept = Reduction(vocabulary, frequencies).choose(target)
   read = modules.keep_tokens(_read(target, read_as, dtype), target, kept)
   head = dataclasses.replace(read.head, narrowed=narrowed)
-  return shape.load(target, eagle.walk(head), options, read.loaded.params)
+  params = modules.lay(read.loaded.params, target, bits)
+  return shape.load(target, eagle.walk(head), options, params)
 
 
 def alternatives(

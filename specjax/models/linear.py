@@ -220,6 +220,8 @@ def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
     if tied and keys == ['embedding']:
       made = of_matrix(head_of(w))
       return Table(made) if is_weight(made) else w
+    if isinstance(w, LowBits):  # As a target's output layer may be.
+      return w
     if keys[-1] in OF_EXPERTS and w.ndim > 2:
       group = low_bits.group_of(w.shape[1], bits)
       if not group:
@@ -227,8 +229,8 @@ def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
       return jax.vmap(
         lambda x: low_bits.quantize_matrix(x, bits, group, rounds)
       )(w)
-    matrix = is_native(w) or (keys[-1] in NAMES and w.ndim > 1)
-    return of_matrix(w) if matrix else w
+    matrix = any(key in NAMES for key in keys)
+    return of_matrix(w) if is_native(w) or (matrix and w.ndim > 1) else w
 
   return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_weight)
 

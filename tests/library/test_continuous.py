@@ -131,6 +131,20 @@ def test_a_text_is_the_one_its_prompt_has_alone(name):
       np.testing.assert_array_equal(mine, own[0])
 
 
+def test_keys_may_be_of_another_generator():
+  """One that draws other numbers for a row beside others than alone."""
+  keys = jax.random.split(jax.random.key(0, impl='rbg'), 2)
+  params, indices = params_of('ngram'), (0, 3)
+  given = options('ngram', indices) | {'key': keys}
+  found = continuous.decode(params, rows=1, **given)
+  texts = {one.prompt: tuple(one.tokens) for one in found}
+  for i, index in enumerate(indices):
+    given = options('ngram', [index]) | {'key': keys[i : i + 1]}
+    state = generate.start(params, **given)
+    state = generate.generate(params, state, 99, spec=given['spec'])
+    assert texts[i] == models.new_tokens(state)[0]
+
+
 def test_those_that_may_grow_longest_begin_first():
   """So that few rows are idle at the end; of equals, the longest prompts."""
   spec = Spec(TABLE, plain.make(), verify.token)

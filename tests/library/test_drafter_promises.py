@@ -219,6 +219,24 @@ def test_counts_draft_from_their_law():
   np.testing.assert_allclose(draft.probs[2::4], law[2::4], atol=1e-5)
 
 
+def test_counts_penalise_tokens_drafted_before_and_no_other():
+  drafter, params = counts.make(3), models.params_of('counts')
+  keys, drafted = generate.row_keys(0, EVERY), []
+  for penalty in (0.0, 2.0):
+    stages = {'presence_penalty': penalty, 'vocab_size': models.VOCAB}
+    values = sampling.make(ROWS, 0.1, **stages)
+    ctx, memory = fresh(drafter, params, *texts(ROWS), values)
+    history = sampling.history(values, ctx.tokens, ctx.length, models.VOCAB)
+    ctx = ctx._replace(history=history)
+    draft, _ = jax.jit(drafter.propose)(params, memory, ctx, keys)
+    drafted.append(draft.tokens.tolist())
+  free, penalised = drafted
+  assert [row[0] for row in free] == [row[0] for row in penalised]
+  assert len({row[0] for row in free}) > 5
+  assert all(len({*row}) == 3 for row in penalised)
+  assert not all(len({*row}) == 3 for row in free)
+
+
 def test_counts_spread_what_the_successors_leave():
 
   text = [0, 1, 0, 1, 0, 2, 0, 3]

@@ -78,6 +78,8 @@ def test_rates_and_worth_by_hand():
   np.testing.assert_allclose(policy.rates(), [first, second])
   assert policy.tau(2) == pytest.approx(1 + first + first * second)
   assert policy.worth(2, 9, 4) == pytest.approx(policy.tau(2) / (2 + 0.5 / 4))
+  for steps in (0, 1):
+    assert policy.worth(2, 9, steps) == pytest.approx(policy.tau(2) / 2.5)
   # Older counts weigh less: 0.95 of them are kept where the place was tried,
   # and 0.995 elsewhere.
   policy.learn([10, 0], [0, 0])

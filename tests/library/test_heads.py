@@ -1,5 +1,6 @@
 """Heads on a target's features: what they say, and what is refused."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 from specjax import sampling, trees
+from specjax.checkpoints import parameters
+from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import dflash, eagle, early_exit, lm, medusa
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
 from specjax.drafters.medusa import module
-from specjax.models import linear, prefill, transformer, variants
+from specjax.models import linear, low_bits, prefill, transformer, variants
 from specjax.types import Params, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -300,28 +303,90 @@ def test_a_broken_config_is_refused(tmp_path):
     files.read(tmp_path, 'eagle')
 
 
+WIDE = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
+WIDE_HEADS = {
+  'medusa': functools.partial(
+    medusa.trainable, WIDE, DEPTH, bias=True, unembedding=True
+  ),
+  'eagle': functools.partial(
+    eagle.trainable, WIDE, width=64, num_heads=2, num_kv_heads=1, mlp_width=64
+  ),
+  'dflash': functools.partial(
+    dflash.trainable,
+    WIDE,
+    block=5,
+    num_heads=4,
+    num_kv_heads=1,
+    head_dim=16,
+    mlp_width=64,
+  ),
+}
+
+
+@pytest.fixture
+def saved(tmp_path, name):
+  """The weights of a target, and a head for it in a directory."""
+  weights = jax.jit(WIDE.init)(jax.random.key(0))
+  trained = WIDE_HEADS[name]()
+  own = trained.init(jax.random.key(1), weights)
+  own = jax.tree.map(lambda x: x + 0.1, own)
+  files.save(tmp_path / name, trained.config, own)
+  return weights, tmp_path / name
+
+
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize(
   'name', ['medusa', pytest.param('eagle', marks=pytest.mark.slow)]
 )
-def test_blocks_change_nothing(name, tmp_path):
-  wide = models.tiny(128, 2, width=64, num_heads=2, head_dim=32, mlp_width=64)
-  weights = jax.jit(wide.init)(jax.random.key(0))
-  blocked = variants.to_native(wide, weights)
-  if name == 'medusa':
-    trained = medusa.trainable(wide, DEPTH, bias=True, unembedding=True)
-  else:
-    small = dict(width=64, num_heads=2, num_kv_heads=1, mlp_width=64)
-    trained = eagle.trainable(wide, **small)
-  own = trained.init(jax.random.key(1), weights)
-  own = jax.tree.map(lambda x: x + 0.1, own)
-  files.save(tmp_path / name, trained.config, own)
+def test_blocks_change_nothing(name, saved):
+  weights, path = saved
   drafts = []
-  for target, params in (wide, weights), blocked:
-    head = LOADS[name](Target(target), tmp_path / name)
+  for target, params in (WIDE, weights), variants.to_native(WIDE, weights):
+    head = LOADS[name](Target(target), path)
     both = Params(params, head.params)
     drafts.append(propose(head.make(DEPTH), both, *texts(4, 128), target))
   leaves = jax.tree.leaves(head.params, is_leaf=linear.is_native)
   assert any(map(linear.is_native, leaves))
   np.testing.assert_array_equal(drafts[0].tokens, drafts[1].tokens)
   np.testing.assert_allclose(drafts[0].probs, drafts[1].probs, atol=1e-5)
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize(
+  'name',
+  [
+    'medusa',
+    *(pytest.param(x, marks=pytest.mark.slow) for x in ('eagle', 'dflash')),
+  ],
+)
+def test_heads_have_few_bits_where_their_targets_have(name, saved):
+  """A draft is that of the weights which few bits stand for."""
+  weights, path = saved
+  model, params = variants.to_native(WIDE, weights)
+  for form, given, bits in (
+    (WeightForm('stored', blocks=True), {}, 8),
+    (WeightForm('int8', rounds=True, blocks=True), {}, 8),
+    (WeightForm('stored', blocks=True), {'bits': 0}, 0),
+    (parameters.FLOATS, {}, 0),
+    (None, {'bits': 4}, 4),
+  ):
+    head = LOADS[name](Target(model, form=form), path, **given)
+    leaves = jax.tree.leaves(head.params, is_leaf=linear.is_weight)
+    few = [x for x in leaves if low_bits.is_low_bits(x)]
+    rounds = form is not None and form.rounds
+    assert {(x.bits, x.rounds, x.blocked) for x in few} == (
+      {(bits, rounds, True)} if bits else set()
+    )
+  whole = LOADS[name](Target(WIDE), path)
+  floats = models.dequantize(head.params)
+  floats = jax.tree.map(lambda x, y: x.reshape(y.shape), floats, whole.params)
+  whole = dataclasses.replace(whole, params=floats)
+  ours, theirs = (
+    propose(x.make(DEPTH), Params(y, x.params), *texts(4, 128), target)
+    for x, y, target in ((head, params, model), (whole, weights, WIDE))
+  )
+  np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+  np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-5)
+  for bits in (3, 16, -1):
+    with pytest.raises(ValueError, match='bits'):
+      LOADS[name](HOST, path, bits=bits)

@@ -282,6 +282,12 @@ def test_requests_that_repeat_one_before_them_are_not_read(monkeypatch):
     (text,) = (held.submit(one), models.texts_of(held))[1].values()
     assert texts[number] == text
   assert len({tuple(texts[n]) for n in numbers[:3]}) == 3
+  # What was kept for one that was cancelled is for no other.
+  held = opened(rows=1)
+  _, gone, last = (held.submit(one) for one in (*samples[:2], other))
+  held.turn()
+  held.cancel(gone)
+  assert models.texts_of(held)[last] == texts[numbers[5]]
 
 
 @pytest.mark.parametrize(
@@ -362,6 +368,10 @@ def test_what_cannot_be_decoded_is_refused_as_it_is_anywhere(changes):
 
 
 def test_a_queue_that_is_full_says_so():
+  one = opened(rows=1, limit=1)
+  one.submit(request(0))
+  with pytest.raises(pool.Full, match='1 requests wait'):
+    one.submit(request(1))
   held = opened(rows=1, limit=2)
   held.submit(request(0))
   held.submit(request(1))

@@ -52,11 +52,15 @@ def test_samples_share_one_read_and_are_those_of_reads_of_their_own(
   monkeypatch,
 ):
   reads, start = [], generate.start
-  monkeypatch.setattr(
-    generate, 'start', lambda *x, **y: reads.append(x[1]) or start(*x, **y)
-  )
+
+  def begin(params, prompts, **options):
+    reads.append((prompts, options['read_slots']))
+    return start(params, prompts, **options)
+
+  monkeypatch.setattr(generate, 'start', begin)
   shared = made()(PROMPTS, 5)
-  assert reads == [[prompt] for prompt in PROMPTS]
+  # All into a buffer for the longest prompt that there may be.
+  assert reads == [([prompt], 32) for prompt in PROMPTS]
   monkeypatch.setattr(pool, '_repeats', lambda one, other: False)
   alone = made()(PROMPTS, 5)
   assert len(reads) == len(PROMPTS) + shared.length.size

@@ -237,6 +237,28 @@ def spechub(p, q):
   return accepted
 
 
+@pytest.mark.parametrize(
+  ('drawn', 'temperature', 'expected'),
+  [
+    ([0], 0.7, [0, 0.75, 0.25, 0]),
+    # Nothing of q is left: any other token, or at temperature 0 the next best.
+    ([0, 1, 2], 0.7, [0, 0, 0, 1]),
+    ([1, 2], 0.0, [1, 0, 0, 0]),
+    ([0], 0.0, [0, 1, 0, 0]),
+    ([0, 1], 0.0, [0, 0, 0, 1]),
+    ([0], 1.0, [0, 1 / 3, 1 / 3, 1 / 3]),
+  ],
+)
+def test_a_sibling_is_no_earlier_one(drawn, temperature, expected):
+  logits = jnp.array([3.0, 2.0, 0.5, 1.0])
+  q = {0.7: [0.2, 0.6, 0.2, 0.0], 0.0: [1.0, 0, 0, 0], 1.0: [1.0, 0, 0, 0]}
+  taken = np.isin(np.arange(4), drawn)
+  found = static_tree.remaining(
+    jnp.array(q[temperature]), taken, logits, temperature
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_pairs_with_a_hub_are_judged_as_in_the_paper(float64):
   for seed in range(5):
     p, q = pair(seed, 'plain')

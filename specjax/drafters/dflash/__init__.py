@@ -156,6 +156,7 @@ def load(
   target: Target,
   path: str,
   dtype: str = '',
+  bits: int | None = None,
   tree: int = 0,
   block: int = 0,
   read_as: Mapping[str, Any] = overrides.AS_STORED,
@@ -169,6 +170,8 @@ def load(
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
     dtype: of its weights; by default the target's.
+    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
+      weights are of few bits.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
@@ -181,9 +184,11 @@ def load(
   parallel.check_tree(tree, options)
   shape.check(target, options)
   check_number('block', block, 0)
+  bits = modules.choose_bits(target, bits)
   kept = Reduction(vocabulary, frequencies).choose(target)
   read = _read(target, path, read_as, dtype)
   loaded, _, head = modules.keep_tokens(read, target, kept)
+  loaded = loaded._replace(params=modules.lay(loaded.params, target, bits))
 
   def walk_to(depth: int) -> Walker:
     return walk(head, _rows(head, depth, block))

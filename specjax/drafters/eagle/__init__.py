@@ -190,6 +190,7 @@ def load(
   target: Target,
   path: str,
   dtype: str = '',
+  bits: int | None = None,
   read_as: Mapping[str, Any] = overrides.AS_STORED,
   vocabulary: int = 0,
   frequencies: str = '',
@@ -203,6 +204,8 @@ def load(
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
     dtype: of its weights; by default the target's.
+    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
+      weights are of few bits.
     read_as: values of `Sizes` that replace those of its files, where these are
       wrong: `specjax probe` finds out.
     vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
@@ -219,9 +222,11 @@ def load(
   shape.check(target, options)
   positions = target.model.config.max_positions
   narrowed = narrowed_to(window, sinks, positions)
+  bits = modules.choose_bits(target, bits)
   kept = Reduction(vocabulary, frequencies).choose(target)
   read = _read(target, path, read_as, dtype)
   loaded, _, head = modules.keep_tokens(read, target, kept)
+  loaded = loaded._replace(params=modules.lay(loaded.params, target, bits))
   head = dataclasses.replace(head, narrowed=narrowed)
   if head.sizes.mask_token is not None:
     at_once_to = functools.partial(at_once.walk, head)

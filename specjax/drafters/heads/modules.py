@@ -11,7 +11,7 @@ from flax import traverse_util
 from specjax import checkpoints
 from specjax.drafters.heads import files, overrides
 from specjax.drafters.heads.files import Loaded
-from specjax.models import linear, reduced_vocab_head
+from specjax.models import linear, low_bits, reduced_vocab_head
 from specjax.models.transformer import Model
 from specjax.types import Target
 
@@ -19,7 +19,7 @@ from specjax.types import Target
 class Read(NamedTuple):
   """A head that was read.
 
-  loaded: its configuration, and its weights as the target's are arranged.
+  loaded: its configuration, and its weights.
   stored: the head that its files name.
   head: the one that it is to be read as.
   """
@@ -65,23 +65,41 @@ def read(
     return make(values).shapes()
 
   loaded = files.load(path, kind, target, shapes, dtype, read_as)
-  return arrange(loaded, make, config.native)
+  return Read(loaded, make(loaded.config), make(loaded.read_as))
 
 
-def arrange(
-  loaded: Loaded, make: Callable[[Mapping[str, Any]], Any], native: bool
-) -> Read:
-  """A head whose weights lie as those of its target.
+def choose_bits(target: Target, bits: int | None) -> int:
+  """Returns how many bits a weight of a head is rounded to; 0: it is a float.
 
   Args:
-    loaded: the head, its weights whole.
-    make: (config) -> the head.
-    native: whether the target's weights are in blocks for the kernel.
+    target: what the head drafts for.
+    bits: as they were asked for; None: eight, where the target's weights are
+      of few bits, or else 0.
+
+  Raises:
+    ValueError: weights of so many bits are not multiplied.
   """
-  stored = make(loaded.config)
-  if native:
-    loaded = loaded._replace(params=linear.to_native(loaded.params))
-  return Read(loaded, stored, make(loaded.read_as))
+  if bits is None:
+    return 8 if target.form and target.form.weights != 'floats' else 0
+  if bits not in (0, *low_bits.BITS):
+    raise ValueError(f'bits is {bits!r}: choose 8 or 4, or 0 for floats')
+  return bits
+
+
+def lay(params: Any, target: Target, bits: int = 0) -> Any:
+  """Returns weights of a head in few bits, and in blocks if its target's are.
+
+  Activations are rounded in its products if they are in those of the target.
+
+  Args:
+    params: weights, which are whole.
+    target: what the head drafts for.
+    bits: see `choose_bits`.
+  """
+  if bits:
+    rounds = bool(target.form and target.form.rounds)
+    params = linear.quantize(params, False, bits, rounds)
+  return linear.to_native(params) if target.model.config.native else params
 
 
 def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
@@ -133,8 +151,6 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
   params = traverse_util.unflatten_dict(flat) | {
     'places': jnp.asarray(reduced_vocab_head.places(kept, config.vocab_size))
   }
-  if config.native:
-    params = linear.to_native(params)
   return read._replace(
     loaded=read.loaded._replace(params=params),
     head=dataclasses.replace(read.head, sizes=smaller),

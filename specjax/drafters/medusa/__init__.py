@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters.heads import files, overrides
+from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.files import Loaded
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.medusa import module
@@ -156,6 +156,7 @@ def load(
   target: Target,
   path: str,
   dtype: str = '',
+  bits: int | None = None,
   tree: int = 0,
   read_as: Mapping[str, Any] = overrides.AS_STORED,
   **options: Any,
@@ -166,6 +167,8 @@ def load(
     target: what is drafted for.
     path: directory of the heads, or their name on the Hub.
     dtype: of their weights; by default the target's.
+    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
+      weights are of few bits.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
     read_as: values of `Reading`, where heads are others than usual:
@@ -177,12 +180,11 @@ def load(
   """
   parallel.check_tree(tree, options)
   shape.check(target, options)
+  bits = modules.choose_bits(target, bits)
   model, loaded = target.model, _read(target, path, read_as, dtype)
-  config, params = loaded.config, loaded.params
-  if model.config.native:
-    params = linear.to_native(params)
+  config = loaded.config
   reading = overrides.pick(module.Reading, loaded.read_as)
-  loaded = loaded._replace(params=params)
+  loaded = loaded._replace(params=modules.lay(loaded.params, target, bits))
 
   def walk_to(depth: int) -> Walker:
     _check_depth(depth, config['count'] - reading.skip)
