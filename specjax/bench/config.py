@@ -7,7 +7,7 @@ command line and refuses others before any work.
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from specjax.cli.fields import Between, Count, Seed
+from specjax.cli.fields import Between, Count, Seed, lower
 from specjax.prompts.config import Prompts as Prompts
 from specjax.prompts.config import SamplingValues as SamplingValues
 
@@ -145,7 +145,8 @@ class Experiment:
       they were trained.
     results: folder for rows and summary.
     compilation_cache: folder of compiled programs; auto: the user's; off: none.
-    quick: a small version of the same experiment.
+    quick: a small version of the same experiment, but for fields that the
+      command line gives.
   """
 
   name: str
@@ -197,13 +198,15 @@ class Experiment:
 
     No fewer than are decoded together.
     Of several batches it leaves two, and two draft lengths with them.
+    A field that the command line gave stays as it is.
     """
     self.drafters = self.drafters or tuple(self.known)[:2]
     if self.batches:
-      self.batches, self.gammas = self.batches[:2], self.gammas[:2]
+      lower(self, 'batches', self.batches[:2])
+      lower(self, 'gammas', self.gammas[:2])
     rows = self.batches or (self.batch,)
-    self.prompts.count = min(self.prompts.count, max(2, *rows))
-    self.max_new_tokens = min(self.max_new_tokens or 32, 32)
+    lower(self, 'prompts.count', min(self.prompts.count, max(2, *rows)))
+    lower(self, 'max_new_tokens', min(self.max_new_tokens or 32, 32))
 
 
 @dataclasses.dataclass

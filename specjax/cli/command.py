@@ -243,7 +243,8 @@ def parse(
   for path, text in values:
     fields.assign(config, path, text)
   fields.check_fields(config)
-  named = 'prompts.domains' in dict(values)
+  config.given = frozenset(dict(values))  # See `fields.lower`.
+  named = 'prompts.domains' in config.given
   if embedded and not named and not _is_embedded(config):
     config.prompts.domains = ()  # A file has others than the corpus.
   return config

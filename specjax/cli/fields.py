@@ -7,6 +7,7 @@ number of at least 1, and `Literal['a', 'b']` one of two texts.
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import numbers
@@ -174,6 +175,19 @@ def assign(config: Any, path: str, text: str | None) -> None:
     owner[last] = value
   else:
     setattr(owner, last, value)
+
+
+def lower(config: Any, path: str, value: Any) -> None:
+  """Sets a field of a quick version, unless the command line gave that field.
+
+  Args:
+    config: as `command.parse` returns it, or any other.
+    path: of the field, such as `prompts.count`.
+    value: of the quick version.
+  """
+  if path not in getattr(config, 'given', ()):
+    *parents, last = path.split('.')
+    setattr(functools.reduce(getattr, parents, config), last, value)
 
 
 def _member_type(owner: Any, name: str, where: str) -> Any:

@@ -22,6 +22,7 @@ from specjax.bench.load import load_experiment
 from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command, names, progress
+from specjax.cli.fields import lower
 from specjax.errors import need
 from specjax.prompts import Chosen
 from specjax.reports import parity as parity_report
@@ -46,9 +47,9 @@ def prepare(x: Parity) -> tuple[Plan, Other]:
 
 def shrink(x: Parity) -> None:
   """The quick version: one draft length, few and short texts."""
-  x.gammas = x.gammas[:1]
-  x.prompts.count = max(x.batch, min(x.prompts.count, 2))
-  x.max_new_tokens = min(x.max_new_tokens or 32, 32)
+  lower(x, 'gammas', x.gammas[:1])
+  lower(x, 'prompts.count', max(x.batch, min(x.prompts.count, 2)))
+  lower(x, 'max_new_tokens', min(x.max_new_tokens or 32, 32))
 
 
 def _batches(rows: range, batch: int) -> Iterator[range]:

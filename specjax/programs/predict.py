@@ -31,6 +31,7 @@ from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
 from specjax.bench.turns import live
 from specjax.cli import command, progress
+from specjax.cli.fields import lower
 from specjax.errors import need
 from specjax.reports import compiled as device_report
 from specjax.reports import predict as predict_report
@@ -44,9 +45,10 @@ CHECKED = 3  # candidates of a domain and temperature, the fastest as predicted
 def shrink(x: Experiment) -> None:
   """Leaves the quick version: two drafters, two lengths, few short texts."""
   x.drafters = x.drafters or tuple(x.known)[:2]
-  x.gammas = tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2]
-  x.prompts.count = min(x.prompts.count, max(metrics.FEWEST, x.batch))
-  x.max_new_tokens = min(x.max_new_tokens or 48, 48)
+  lower(x, 'gammas', tuple(sorted({*(x.gammas or GAMMAS)}))[::2][:2])
+  count = min(x.prompts.count, max(metrics.FEWEST, x.batch))
+  lower(x, 'prompts.count', count)
+  lower(x, 'max_new_tokens', min(x.max_new_tokens or 48, 48))
 
 
 def prepare(x: Experiment) -> Plan:

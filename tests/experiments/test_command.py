@@ -14,6 +14,7 @@ from specjax.bench.config import Experiment, Parity
 from specjax.bench.plan import settings_of
 from specjax.cli import COMMANDS, command, fields, names
 from specjax.errors import UserError
+from specjax.programs import parity, predict
 from specjax.serving import config as service_settings
 from specjax.serving.config import Serving
 from specjax.training import recipes
@@ -114,6 +115,35 @@ def test_one_command_in_several_spellings(argv):
   x = parsed(*argv)
   assert (x.name, x.batch, x.quick) == ('quickstart', 4, True)
   assert tuple(x.gammas) == (1, 2)
+
+
+@pytest.mark.parametrize(
+  ('part', 'kind', 'shrink'),
+  [
+    ('quickstart', Experiment, Experiment.shrink),
+    ('quickstart', Experiment, predict.shrink),
+    ('pair:parity', Parity, parity.shrink),
+  ],
+)
+def test_fields_of_the_command_line_stay_in_the_quick_version(
+  part, kind, shrink
+):
+  kinds = (kind,)
+  given = '--max_new_tokens=70', '--config.prompts.count=7', '--gammas=1,2,3'
+  x = parsed(part, '--quick', '--batches=1,2,6', *given, kinds=kinds)
+  shrink(x)
+  assert (x.max_new_tokens, x.prompts.count) == (70, 7)
+  assert (x.gammas, x.batches) == ((1, 2, 3), (1, 2, 6))
+  x = parsed(part, '--quick', kinds=kinds)
+  shrink(x)
+  assert x.max_new_tokens < 70
+  assert x.prompts.count < 7
+
+
+def test_prompts_of_the_quick_version_are_enough_for_given_batches():
+  x = parsed('quickstart', '--quick', '--batches=1,2,6')
+  x.shrink()
+  assert x.prompts.count == 6
 
 
 def test_a_file_of_prompts_has_domains_of_its_own():
