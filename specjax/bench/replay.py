@@ -370,7 +370,7 @@ def compare(seen: dict, cost: dict, base: list[Run], runs: list[Run]) -> dict:
       seen['tau'][place], cost['c'], cost['v'], gamma
     ),
     **metrics.fields(
-      tau=metrics.ratio(tokens, calls),
+      tau=metrics.ratio(tokens, calls).clipped(1, gamma + 1),
       difference=metrics.estimate(
         lambda t, n, s, m: t / n - s / m,
         tokens,

@@ -122,14 +122,20 @@ class Predictor(Runner):
     temperature: float,
     seen: list[list[Watched]],
   ) -> None:
-    """Adds the row of what was seen, the turns of each prompt together."""
+    """Adds the row of what was seen, the turns of each prompt together.
+
+    A call gives 1 to gamma + 1 tokens, so intervals of tau end there.
+    """
     every = [w for turns in seen for w in turns]
     tokens = np.array([sum(len(w.text) for w in turns) for turns in seen])
     beta = [sum(w.beta.sum() for w in turns) for turns in seen]
     alpha = metrics.ratio(beta, tokens).clipped(0.0, 1.0)
     gammas = self.plan.gammas
     calls = [[sum(w.calls(g) for w in turns) for turns in seen] for g in gammas]
-    taus = [metrics.ratio(tokens, each) for each in calls]
+    taus = [
+      metrics.ratio(tokens, each).clipped(1, gamma + 1)
+      for gamma, each in zip(gammas, calls, strict=True)
+    ]
     by_beta = [sum(w.calls_by_beta(g) for w in every) for g in gammas]
     shared = float(np.clip(alpha.value, 0, 1))
     texts = [np.concatenate([w.text for w in turns]) for turns in seen]

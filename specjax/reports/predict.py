@@ -191,22 +191,26 @@ class Board:
     return parts
 
   def best_row(self, among: Collection[str] | None = None) -> dict[str, Any]:
-    """Returns the check of the best candidate of code, or the first domain.
+    """Returns the check of the best candidate, of code or the first domain.
 
-    It is one whose numbers can be true, at the first temperature; {} without
-    any.
+    It is that of the recommended candidate where there is one, and else the
+    fastest whose numbers can be true, at the first temperature; {} without any.
 
     Args:
       among: names of candidates; None: all.
     """
     domain = 'code' if 'code' in self.domains else self.domains[0]
+    coldest = min(self.temperatures)
     cells = (
       r
-      for r in self.cell(domain, min(self.temperatures))
+      for r in self.cell(domain, coldest)
       if (r['drafter'], r['gamma']) not in self.impossible
       and (among is None or r['drafter'] in among)
     )
-    return next(cells, {})
+    use = (self.winner(coldest) or ())[:2]
+    return min(
+      cells, key=lambda r: (r['drafter'], r['gamma']) != use, default={}
+    )
 
   def last_line(self) -> dict[str, Any]:
     """Returns what `best_row` says; its fields are null without any."""

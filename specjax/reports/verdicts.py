@@ -139,7 +139,7 @@ def pooled(rows: list[dict]) -> dict:
   if held('unit_tokens', 'unit_target_calls'):
     found['tau'] = metrics.ratio(
       *_units(rows, lambda r: (r['unit_tokens'], r['unit_target_calls']))
-    )
+    ).clipped(1, first['gamma'] + 1)
   if held('unit_overlap', 'unit_prefixes'):
     found['alpha'] = metrics.ratio(
       *_units(rows, lambda r: (r['unit_overlap'], r['unit_prefixes'])), 1.0

@@ -117,6 +117,8 @@ def test_places_are_pooled_over_their_prompts():
   assert warm['speedup'] == pytest.approx(16 / 12)
   untimed = [row | {'unit_seconds': None} for row in rows]
   assert verdicts.pooled(untimed)['speedup_ci'] is None
+  rare = cell(1.0, unit_tokens=[8] * 8, unit_target_calls=[8] * 7 + [5])
+  assert verdicts.pooled([rare, rare | {'domain': 'prose'}])['tau_ci'][0] >= 1
 
 
 def test_a_drafter_that_lacks_a_place_is_not_compared():

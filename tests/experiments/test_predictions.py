@@ -1,9 +1,13 @@
 """Candidates in order, and pairs on the same prompts: numbers by hand."""
 
+import types
+
+import numpy as np
 import pytest
 
 from specjax import prompts
 from specjax.bench import replay
+from specjax.programs import predict
 from specjax.reports import paired
 from specjax.reports import predict as predict_report
 from tests.support import rows as made
@@ -11,20 +15,21 @@ from tests.support import rows as made
 TEXTS = [[1] * 12, [2] * 8, [3] * 10]
 
 
-def compared(base, runs):
+def compared(base, runs, tokens=(12, 8, 10), calls=(5, 4, 4), gamma=4):
   seen = {
-    'gammas': [1, 4],
+    'gammas': [9, gamma],
     'alpha': 0.5,
     'alpha_ci': None,
     'tau': [1.5, 2.0],
     'tau_by_beta': [1.4, 1.9],
     'tau_iid': [1.3, 1.8],
-    'unit_tokens': [12, 8, 10],
-    'unit_target_calls': [[8, 6, 7], [5, 4, 4]],
+    'unit_tokens': [*tokens],
+    'unit_target_calls': [[8, 6, 7], [*calls]],
     'digests': [prompts.digest([text]) for text in (*TEXTS[:2], [0])],
   }
+  seen['digests'] += [''] * (len(tokens) - len(TEXTS))
   steps = {'plain': [1.0], 'scored': [1.1], 'whole': [1.5]}
-  cost = {'gamma': 4, 'c': 0.1, 'v': 1.1, 'seconds_per_step': steps}
+  cost = {'gamma': gamma, 'c': 0.1, 'v': 1.1, 'seconds_per_step': steps}
   return replay.compare(seen, cost, base, runs)
 
 
@@ -70,6 +75,40 @@ def test_every_field_of_a_comparison():
   assert found.keys() == right.keys()
   for name, value in right.items():
     assert found[name] == pytest.approx(value), name
+
+
+FEW = [8, 8, 8, 8, 5], [4, 4, 4, 4, 8]  # calls; too few for a narrow interval
+
+
+@pytest.mark.parametrize('calls', FEW)
+def test_an_interval_of_tau_ends_where_tau_does(calls):
+  """A call gives one token, or two of a draft of one."""
+  tokens, texts = [8] * 5, [[1] * 8] * 5
+  base = [made.run([8], [8], 8.0, texts[:1])] * 5
+  runs = [made.run([8], [n], 8.0, texts[:1]) for n in calls]
+  (low, high) = compared(base, runs, tokens, calls, 1)['tau_ci']
+  assert 1 <= low < high <= 2
+  added = {}
+  board = types.SimpleNamespace(
+    plan=types.SimpleNamespace(gammas=(1,)),
+    deepest=lambda drafter: None,
+    add=lambda *where, **row: added.update(row),
+  )
+  ones = np.ones(8)
+  watched = [
+    [
+      types.SimpleNamespace(
+        text=ones,
+        beta=ones,
+        size=ones,
+        calls=lambda gamma, n=n: n,
+        calls_by_beta=lambda gamma, n=n: n,
+      )
+    ]
+    for n in calls
+  ]
+  predict.Predictor.replay(board, 'a', 'code', 0.0, watched)
+  assert 1 <= added['tau_ci'][0][0] < added['tau_ci'][0][1] <= 2
 
 
 def check(**changes):
@@ -130,6 +169,9 @@ def test_what_is_recommended_was_measured():
   one = check(drafter='b', **times)
   found = board(one, check(drafter='a', **times)).recommend(0.0)
   assert found == ['0', 'b', '2', '1.40', '2.50']
+  # Of code alone another one is faster, but the same one is named.
+  fast = check(drafter='a', predicted_speedup=1.5, **times)
+  assert board(one, fast).last_line()['drafter'] == 'b'
   slow = board(speeds=((90, 85), (95, 95))).recommend(0.0)
   assert slow[1] == 'nothing (a)'
 
