@@ -240,6 +240,8 @@ def report(
   elsewhere = quote.beside(asks or {}, best or {})
   if elsewhere:
     print(device_report.beside(elsewhere, best))
+  if remark := sanity_checks.noise(best or {}):
+    print(remark)
   names = ('c', 'v', 'tau', 'predicted_speedup', 'speedup', 'speedup_ci')
   last = {
     'results': str(folder.path),

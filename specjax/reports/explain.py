@@ -316,11 +316,15 @@ def _experts(rows: list[dict]) -> str:
   return paragraph(text)
 
 
-def decide(rows: list[dict]) -> list[Remedy]:
-  """Returns what would help, the largest gain first; [] without phases."""
+def decide(rows: list[dict]) -> list[Remedy] | None:
+  """Returns what would help, the largest gain first; None without phases.
+
+  The draft length that is set already is no remedy, and neither is less of a
+  cost that noise has made negative.
+  """
   cells, phase_row, best = possible(rows), phases(rows), best_of(rows)
   if not (phase_row and best and phase_row['gamma'] == best['gamma']):
-    return []
+    return None
   loops = phase_row['loops']
 
   def outside(name):
@@ -338,7 +342,7 @@ def decide(rows: list[dict]) -> list[Remedy]:
     plain_overhead=outside('plain'),
     experts=_touched(mixture(rows)),
   )
-  return remedies(facts)
+  return [one for one in remedies(facts) if one.gain > 1]
 
 
 def _break_even(row: dict) -> str:
@@ -428,7 +432,7 @@ def _where(rows: list[dict]) -> str:
   return f'{conditions(rows)}{steady}.'
 
 
-def sentence(best: dict, found: list[Remedy]) -> str:
+def sentence(best: dict, found: list[Remedy] | None) -> str:
   """Returns the verdict: what would help most."""
   many = best.get('batch', 1)
   where = f' at batch {many}' if many > 1 else ''
@@ -436,8 +440,10 @@ def sentence(best: dict, found: list[Remedy]) -> str:
     f'Best gamma{where}: {best["gamma"]}, {intervals.shown(best, "speedup")}'
   )
   text += ' times plain decoding. '
-  if not found:
+  if found is None:
     return f'{text}Where a step goes has not been measured yet.'
+  if not found:
+    return f'{text}Nothing that was considered would help.'
   first = found[0]
   return (
     f'{text}What would help most: {first.change}, which would give about '
@@ -454,7 +460,7 @@ def headline(rows: list[dict]) -> str:
   parts = [sentence(best, found) if best else verdict]
   parts += [*run_report.doubts(rows), _agreement(cells), _where(cells)]
   lines = [
-    [r.change, f'{r.speedup:.2f}', str(r.gamma), r.trouble] for r in found
+    [r.change, f'{r.speedup:.2f}', str(r.gamma), r.trouble] for r in found or ()
   ]
   head = ['what would help', 'speed-up', 'at gamma', 'now']
   return blocks(*map(paragraph, parts), markdown(head, lines) if found else '')
@@ -479,7 +485,7 @@ def _reads(row: dict) -> str:
 def summary(rows: list[dict]) -> str:
   """Returns the verdict, model against measurement, and where a step goes."""
   made, reads = speed_tables(cells_of(rows)), ''
-  if decide(rows):
+  if decide(rows) is not None:
     phase_row = phases(rows)
     made.append(phase_table(phase_row['loops'], best_of(rows)))
     reads = _reads(phase_row)

@@ -20,6 +20,7 @@ from specjax.reports.markdown import (
   with_interval,
 )
 from specjax.reports.verdicts import LOSES, UNDECIDED, UNKNOWN, WINS
+from specjax.stats import sanity_checks
 from specjax.stats.readings import CONFIGURED
 from specjax.stats.row import by_place, pick
 from specjax.stats.row import group as grouped
@@ -425,6 +426,7 @@ def _verdict(shown: list[dict], drafters: list[dict]) -> str:
       f'of the target: {own["v"]:.2f} to verify (v), and {own["c"]:.2f} for '
       f'each of {counted(own["gamma"], "drafted token")} (c).'
     )
+    parts += filter(None, [sanity_checks.noise(own)])
     needed = verdicts.to_break_even(own)
     if own['speedup'] < 1 and needed != '-':
       one_of = ' or '.join(needed.split(', '))

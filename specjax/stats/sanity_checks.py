@@ -43,6 +43,25 @@ def find(row: dict) -> list[str]:
   return [*_outside(row), *_tau(row), *_not_finite(row), *_times(row)]
 
 
+def noise(row: dict) -> str:
+  """Says that costs of a row that cannot be are noise; '' where they can be.
+
+  A cost beyond its bound by no more than noise is not called impossible.
+  """
+  bounds = {'v': 1, 'c': 0}
+  found = [
+    f'{name} {row[name]:.2f}'
+    for name, least in bounds.items()
+    if row.get(name) is not None and round(row[name], 2) < least
+  ]
+  if not found:
+    return ''
+  return (
+    f'{" and ".join(found)} can only be noise, as v is at least 1 and c at '
+    f'least 0: {_AGAIN}.'
+  )
+
+
 def of(rows: list[dict]) -> list[str]:
   """Returns what rows say is impossible, each sentence with its cell."""
   names = ('domain', 'temperature', 'drafter', 'verifier', 'gamma')

@@ -154,6 +154,24 @@ def test_experts_that_are_read_explain_a_high_v():
   assert 'fewer experts' in scoring.change
 
 
+def test_neither_noise_nor_the_gamma_that_is_set_is_advice(tmp_path, capsys):
+  """v and c cannot be, so less of them would make a step slower."""
+  cell = {'gamma': 2, 'v': 0.9, 'c': -0.05, 'alpha': 1.0, 'tau': 3.0}
+  loops = LOOPS | {'judged': [1e-6]}
+  phases = dict.fromkeys(('plain', 'speculative'), loops)
+  rows = [ROW | cell | {'predicted_speedup': 1.3, 'speedup': 1.3}]
+  rows.append(PHASES | {'loops': phases, 'reads': None, 'experts': None})
+  found = [one.name for one in explain_report.decide(rows)]
+  assert not {'gamma', 'draft', 'scoring'} & {*found}
+  assert explain_report.decide(rows[:1]) is None
+  folder = results.Folder(tmp_path / 'a', {})
+  for row in rows:
+    folder.add(row)
+  explain.report(folder)
+  assert 'v 0.90 and c -0.05 can only be noise' in capsys.readouterr().out
+  assert 'would help' in explain_report.sentence(rows[0], [])
+
+
 @pytest.mark.parametrize(
   ('v', 'bytes_', 'why'),
   [

@@ -121,6 +121,22 @@ def test_places_are_pooled_over_their_prompts():
   assert verdicts.pooled([rare, rare | {'domain': 'prose'}])['tau_ci'][0] >= 1
 
 
+@pytest.mark.parametrize(
+  ('costs', 'named'),
+  [
+    ({'v': 0.97}, 'v 0.97'),
+    ({'c': -0.02}, 'c -0.02'),
+    ({'v': 0.9, 'c': -0.1}, 'v 0.90 and c -0.10'),
+    ({'v': 0.996, 'c': -0.004}, ''),  # As they are printed, they can be.
+  ],
+)
+def test_costs_that_cannot_be_are_called_noise(costs, named):
+  verdict = run_report.headline_of([cell(**costs)]).verdict
+  assert ('noise' in verdict) == bool(named)
+  assert named in verdict
+  assert ('--results' in verdict) == bool(named)
+
+
 def test_a_drafter_that_lacks_a_place_is_not_compared():
   rows = [cell(1.2), cell(1.2, domain='prose'), cell(2.0, **LOOKUP)]
   assert [r['drafter'] for r in verdicts.of_drafters(rows)] == ['small']
