@@ -4,8 +4,11 @@
 
 Every stage leaves its result under the recipe's folder and is skipped when
 it is there; a stage that was stopped resumes from its last checkpoint, with
-bit-identical parameters in the end.
+bit-identical parameters in the end. What was made, and the command that
+measures it, is printed last.
 """
+
+import json
 
 from specjax.cli import command
 from specjax.training import (
@@ -25,7 +28,14 @@ PROGRAMS = {
 
 
 def main(recipe) -> None:
-  PROGRAMS[type(recipe)](recipe)
+  made = PROGRAMS[type(recipe)](recipe)
+  flags = f'--target.path={made.get("target") or recipe.target}'
+  if isinstance(recipe, Counts):
+    flags += f' --drafters=counts:{made["folder"]}'
+  elif draft := made.get('head') or made.get('draft'):
+    flags += f' --draft.path={draft}'
+  print(command.spelled(f'What is it worth?\n\n  specjax run pair {flags}'))
+  print(json.dumps(made))
 
 
 def start() -> None:

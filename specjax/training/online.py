@@ -218,7 +218,7 @@ def line_of(number: int, found: dict[str, np.ndarray]) -> dict[str, Any]:
   }
 
 
-def main(x: Online) -> None:
+def main(x: Online) -> dict[str, Any]:
   if x.quick:
     shrink(x)
   check(x)
@@ -263,4 +263,4 @@ def main(x: Online) -> None:
       'training': folders.cost(folder, 'online', o),
     }
     train_heads.save(head, path, config, params, m.tokenizer)
-  print(json.dumps({'head': str(path)} | lines[-1]))
+  return {'head': str(path)} | lines[-1]

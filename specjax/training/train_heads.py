@@ -7,7 +7,6 @@ nothing here knows of any.
 """
 
 import inspect
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -292,7 +291,7 @@ def score(report: dict[str, Any], patience: int) -> dict[str, Any]:
   return report | {'score': round(float(np.mean(taus)), 5)}
 
 
-def main(x: Heads) -> None:
+def main(x: Heads) -> dict[str, Any]:
   if x.quick:
     shrink(x)
   check(x)
@@ -339,4 +338,4 @@ def main(x: Heads) -> None:
     }
     save(head, path, config, params, m.tokenizer)
   read = head.read or (lambda path: files.read(path, head.config['kind'])[1])
-  print(json.dumps({'head': str(path)} | trial.report(drafter, read(path))))
+  return {'head': str(path)} | trial.report(drafter, read(path))

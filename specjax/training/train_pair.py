@@ -228,7 +228,7 @@ def shrink(recipe: Recipe) -> None:
     recipe.drafts.on_samples.shrink(12, 64)
 
 
-def main(recipe: Recipe) -> None:
+def main(recipe: Recipe) -> dict[str, str]:
   if recipe.quick:
     shrink(recipe)
   recipe.check()
@@ -245,6 +245,10 @@ def main(recipe: Recipe) -> None:
     )
   models['target'], drafts['target'] = target, params
   export(recipe, folder, tokenizer, streams, models, drafts)
+  made = {'folder': str(folder / 'pair'), 'target': str(folder / 'pair/target')}
+  if first := next((name for name in models if name != 'target'), ''):
+    made['draft'] = str(folder / 'pair' / first)
+  return made
 
 
 def export(recipe, folder, tokenizer, streams, models, params):

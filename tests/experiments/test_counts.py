@@ -9,6 +9,7 @@ import pytest
 from specjax import checkpoints, pair
 from specjax.drafters.heads import frequencies
 from specjax.errors import UserError
+from specjax.programs import train
 from specjax.training import count_tokens
 from specjax.training.recipes import Counts
 
@@ -23,7 +24,7 @@ def test_every_text_of_a_record_is_counted(tmp_path, capsys):
   file.write_text('\n'.join(json.dumps(record) for record in records))
   folder = tmp_path / 'counts'
   x = Counts(str(folder), pair.path('target'), str(file), successors=2)
-  count_tokens.main(x)
+  train.main(x)
   made = frequencies.read(folder)
   tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   texts = [
@@ -36,7 +37,12 @@ def test_every_text_of_a_record_is_counted(tmp_path, capsys):
   np.testing.assert_allclose(made.unigram, expected / expected.sum(), rtol=1e-6)
   assert made.successor.shape == (2048, 2)
   total = sum(len(ids) for ids in texts)
-  assert f'{total} tokens of 2048 kinds' in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert f'{total} tokens of 2048 kinds' in said
+  *_, step, last = said.splitlines()
+  assert step.endswith(f'--target.path={x.target} --drafters=counts:{folder}')
+  last = json.loads(last)
+  assert last == {'folder': str(folder), 'tokens': total, 'kinds': 2048}
   with pytest.raises(UserError, match=r'folder: .* exists'):
     count_tokens.main(x)
   file.write_text('{"a": 1}\n{"b": [2, 3]}\n')
