@@ -84,7 +84,7 @@ def speak(
   ids = list(begun)
   shown = len(built.target.tokenizer.decode(ids))
   made = steps(built, plan, prompt, turn)
-  made = progress.until_first('until the first token', made)
+  made = progress.until_first('compiling until the first token', made)
   print(said, end='' if sources is None else '\n')
   for step in made:
     last = step.counts

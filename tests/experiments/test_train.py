@@ -1,5 +1,6 @@
 """Training resumes after a kill as if nothing had happened."""
 
+import json
 import pathlib
 import signal
 import time
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from optax.contrib import MuonDimensionNumbers
 
+from specjax.programs import train as program
 from specjax.training import schedules
 from specjax.training.optimize import make_optimizer, name_matrices
-from specjax.training.recipes import Optimization
+from specjax.training.recipes import Heads, Optimization, Recipe
 from specjax.training.train_pair import window_shape
 from tests.support import processes, tiny
 
@@ -67,6 +69,30 @@ def test_resume_after_a_kill_is_bit_identical(tmp_path, monkeypatch):
   found = train(tmp_path / 'cut', monkeypatch)
   for name in expected:
     np.testing.assert_array_equal(found[name], expected[name])
+
+
+@pytest.mark.parametrize(
+  ('kind', 'made', 'flags'),
+  [
+    (Heads, {'head': 'a/weights'}, '--target.path=t --draft.path=a/weights'),
+    (
+      Recipe,
+      {'target': 'a/target', 'draft': 'a/draft-32'},
+      '--target.path=a/target --draft.path=a/draft-32',
+    ),
+    (Recipe, {'target': 'a/target'}, '--target.path=a/target'),
+  ],
+)
+def test_what_was_made_and_how_to_measure_it_is_printed_last(
+  kind, made, flags, monkeypatch, capsys
+):
+  monkeypatch.setitem(program.PROGRAMS, kind, lambda recipe: made)
+  recipe = object.__new__(kind)
+  recipe.target = 't'
+  program.main(recipe)
+  *_, step, last = capsys.readouterr().out.splitlines()
+  assert step.endswith(f'run pair {flags}')
+  assert json.loads(last) == made
 
 
 def test_every_fourth_batch_is_long():
