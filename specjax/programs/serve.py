@@ -20,7 +20,7 @@ from specjax.bench.plan import plan
 from specjax.cli import command, fields, progress
 from specjax.errors import blame, install, need
 from specjax.requests.request_sampling import Stages
-from specjax.serving.config import Serving
+from specjax.serving.config import LENGTH, Serving
 
 _NEEDED = 'starlette', 'uvicorn', 'prometheus_client'
 
@@ -36,10 +36,11 @@ def check(x: Serving) -> str:
     not missing, f'a service needs {" and ".join(missing)}: {install("serve")}'
   )
   fields.check_fields(x)
+  length = x.length or LENGTH
   need(
-    not x.predictions or x.prediction_gamma < x.length,
+    not x.predictions or x.prediction_gamma < length,
     f'prediction_gamma is {x.prediction_gamma}, but must be below length, '
-    f'which is {x.length}: copy less at a time',
+    f'which is {length}: copy less at a time',
   )
   need(
     not x.predictions or x.prediction_tokens <= x.body,
@@ -81,7 +82,7 @@ def main(x: Serving) -> None:
   single_model.choose(x, 'a service')
   x.batch = x.rows * (1 + x.plain) + x.predictions
   planned = plan(x)
-  longest = max(1, x.length - planned.max_new_tokens)
+  longest = max(1, (x.length or LENGTH) - planned.max_new_tokens)
   pair = single_model.load(planned, longest)
   name = x.model or planned.target.rstrip('/').rpartition('/')[2]
   opened = service.open_pools(x, pair, name)

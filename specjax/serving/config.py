@@ -6,6 +6,7 @@ from typing import Annotated
 from specjax.bench.config import Experiment
 from specjax.cli.fields import Between, Count
 
+LENGTH = 2048  # of a service that names no number
 Natural = Annotated[int, Between(0)]
 
 STAGES = (
@@ -34,7 +35,8 @@ class Serving(Experiment):
       they are refused.
     model: what clients call the target; by default its path or directory.
     rows: texts decoded at a time.
-    length: tokens of a prompt and its answer, as far as the positions go.
+    length: tokens of a prompt and its answer; by default 2048, or fewer where a
+      model has no positions for so many.
     queue: texts that may wait for a row.
     draft_lengths: to choose from by load, such as (0, 1, 2, 4), see
       `specjax.requests.goodput`; empty: the drafter's own.
@@ -64,7 +66,7 @@ class Serving(Experiment):
   ignore_tools: bool = False
   model: str = ''
   rows: Count = 4
-  length: Annotated[int, Between(2)] = 2048
+  length: Annotated[int, Between(2)] | None = None
   queue: Natural = 64
   draft_lengths: tuple[Natural, ...] = ()
   stages: tuple[str, ...] = STAGES

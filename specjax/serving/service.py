@@ -18,14 +18,14 @@ from specjax.api import request as api
 from specjax.bench.single_model import Pair
 from specjax.cli.fields import SEEDS
 from specjax.drafters import ngram, plain
-from specjax.errors import blame
+from specjax.errors import blame, need
 from specjax.loop import buffers, generate
 from specjax.models import cache as caches
 from specjax.requests import pool, request_sampling
 from specjax.requests.goodput import Goodput
 from specjax.sampling import Automaton, predictions
 from specjax.serving import requests
-from specjax.serving.config import Serving
+from specjax.serving.config import LENGTH, Serving
 from specjax.serving.replies import Spelled
 from specjax.serving.requests import Asked, Limits, Refused
 from specjax.serving.schemas import Compiled
@@ -84,12 +84,18 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     model: what clients call it.
 
   Raises:
-    UserError: stages or the sizes of the tables do not fit.
+    UserError: stages, the length or the sizes of the tables do not fit.
   """
   plan, config = pair.plan, pair.target.model.config
   apart = config.encoder is not None
   whole = pair.room + (0 if apart else plan.max_new_tokens)
-  length = min(x.length, whole, config.max_positions)
+  most = min(whole, config.max_positions)
+  length = x.length or min(LENGTH, most)
+  need(
+    length <= most,
+    f'length is {length}, but target and draft have room for {most} tokens of '
+    f'prompt and answer: choose at most {most}, or leave it out',
+  )
   gamma = max(x.draft_lengths, default=pair.planned.gammas[0])
   with blame('draft_lengths: '):
     longest = pair.drafter.make(gamma)

@@ -197,6 +197,19 @@ def test_a_key_is_read_from_its_variable(monkeypatch):
     serve.check(serving.settings(None))
 
 
+def test_a_length_beyond_the_positions_is_refused_and_the_default_is_not(
+  folder,
+):
+  x, pair = serving.load(folder)
+  most = pair.target.model.config.max_positions
+  x.length = most + 1
+  with pytest.raises(UserError, match=rf'^length .* at most {most},'):
+    service.open_pools(x, pair, 'tiny')
+  for given in (most, None):
+    x.length = given
+    assert service.open_pools(x, pair, 'tiny').limits.length == most
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures('float64')
 def test_draft_lengths_are_chosen_by_load(tmp_path):
