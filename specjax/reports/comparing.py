@@ -58,6 +58,7 @@ class Compared(NamedTuple):
     ratio: that of the second run over that of the first.
     shared: prompts (of speeds: batches) that both saw, 0 where the samples
       are treated as independent.
+    units: prompts (or batches) of the run that has fewer.
     chance: of so large a difference where there is none.
     differs: whether it is beyond chance, all cells considered.
   """
@@ -65,6 +66,7 @@ class Compared(NamedTuple):
   cell: Cell
   ratio: metrics.Estimate
   shared: int
+  units: int
   chance: float
   differs: bool = False
 
@@ -148,7 +150,8 @@ def compare_cell(cell: Cell, statistic: Statistic) -> Compared | None:
     positive=True,
   )
   shared = len(common[0]) if common else 0
-  return Compared(cell, ratio, shared, chance(ratio))
+  units = min(sample.size for sample in samples)
+  return Compared(cell, ratio, shared, units, chance(ratio))
 
 
 def compare(cells: Sequence[Cell], statistic: Statistic) -> list[Compared]:
@@ -160,6 +163,13 @@ def compare(cells: Sequence[Cell], statistic: Statistic) -> list[Compared]:
     one._replace(differs=differs)
     for one, differs in zip(known, judged, strict=True)
   ]
+
+
+def _prompts(one: Compared) -> str:
+  """Says whether prompts are paired, or that there are too few."""
+  if not metrics.enough(one.units):
+    return f'{one.units}, too few: an interval needs {metrics.FEWEST}'
+  return f'{one.shared} paired' if one.shared else 'independent'
 
 
 def table(
@@ -178,7 +188,7 @@ def table(
         *map(paired.show, one.cell.name),
         *(intervals.shown(r, name, '.3f') for r in both),
         estimated(change, '+.1f', '%'),
-        f'{one.shared} paired' if one.shared else 'independent',
+        _prompts(one),
         number(None if np.isnan(one.chance) else one.chance, '.2g'),
         'yes' if one.differs else 'no',
       ]

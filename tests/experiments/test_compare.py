@@ -79,6 +79,15 @@ def test_a_prompt_is_paired_as_often_as_it_stands(one, other, shared):
   assert comparing.compare_cell(_cell(one, other), TAU).shared == shared
 
 
+@pytest.mark.parametrize('names', [None, ['a', 'b', 'c']])
+def test_too_few_prompts_for_an_interval_are_not_called_independent(names):
+  row = {'prompts': 3, 'unit_prompts': names, 'unit_target_calls': [4, 5, 6]}
+  (found,) = comparing.compare([_cell(row, row)], TAU)
+  (line,) = comparing.table(('domain',), [found], 'tau', ('a', 'b')).lines
+  assert any(cell.startswith('3, too few') and '5' in cell for cell in line)
+  assert not any('independent' in cell for cell in line)
+
+
 def test_what_both_runs_have_tells_cells_apart_and_what_differs_does_not():
   a = [made.row(temperature=t) for t in (0.0, 1.0)]
   b = [made.row(temperature=t, drafter='eagle1') for t in (0.0, 1.0, 2.0)]
