@@ -277,7 +277,7 @@ def plan_drafter(
   need(
     candidate.path or not path or path.default == '',
     f'{path_field} names no directory, but {candidate.load} reads weights: '
-    f'name theirs, in drafters behind a colon',
+    'name theirs, in drafters behind a colon, such as lm:DIRECTORY',
   )
   own = f' of the drafter {name}' if candidate.verifiers else ''
   return PlannedDrafter(

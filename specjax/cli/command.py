@@ -216,6 +216,11 @@ def parse(
       need(value, '--config names no file; --help shows how it is given')
       given = value
     elif word.startswith('-'):
+      need(
+        word.startswith('--') or len(name) > 2,
+        f'{word} is no flag; fields of the config are given as --FIELD=VALUE, '
+        'and --help lists them',
+      )
       path = re.sub(r'^--?(config\.)?', '', name)
       values.append((path, value if joined else None))
     else:

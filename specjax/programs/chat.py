@@ -145,7 +145,7 @@ def obey(talker: Talker, said: str) -> None:
   """Does what a command says."""
   if said == '/reset':
     talker.reset()
-    print('(nothing was said)')
+    print('(all that was said is forgotten)')
   elif said == '/plain':
     talker.speculates = not talker.speculates
     how = f'drafts of {talker.planned.name}' if talker.speculates else 'plain'

@@ -22,22 +22,6 @@ from specjax.reports import comparing, latex
 from specjax.stats import folders
 
 
-def _run(path: str) -> folders.Folder:
-  """Opens the folder of a run.
-
-  Raises:
-    UserError: it is none, or of another program.
-  """
-  folder = folders.existing(path)
-  programs = sorted({str(row.get('program')) for row in folder.rows} - {'run'})
-  need(
-    not programs,
-    f'folder: {path} holds rows of {", ".join(programs)}, and only those of '
-    'specjax run have the columns of each prompt: give such a folder',
-  )
-  return folder
-
-
 def _names(paths: tuple[str, str]) -> tuple[str, str]:
   """Names folders by the ends of their paths, as far as needed."""
   parts = [pathlib.Path(p).absolute().parts for p in paths]
@@ -53,7 +37,7 @@ def main(paths: tuple[str, str], form: str = 'text') -> None:
     pathlib.Path(paths[0]).resolve() != pathlib.Path(paths[1]).resolve(),
     f'folder: {paths[0]} is given twice: give two runs',
   )
-  one, other = map(_run, paths)
+  one, other = map(folders.existing_run, paths)
   for warning in (one.warning, other.warning):
     if warning:
       print(warning, file=sys.stderr)

@@ -16,7 +16,7 @@ import string
 from typing import Any
 
 from specjax.cli import command
-from specjax.errors import need, writing
+from specjax.errors import install, need, writing
 
 # What a config names in the file.
 ATTRIBUTES = {'drafter': 'load', 'rule': 'rule', 'policy': 'policy'}
@@ -96,7 +96,8 @@ def main(kind: str, name: str, folder: str) -> None:
   made = write(kind, name, pathlib.Path(folder))
   code, test, config = made['files']
   text = f"""\
-{code} is yours to change. Is it exact?
+{code} is yours to change. Is it exact? Without pytest, first
+{install('test')}
 
   python -m pytest {test}
   specjax certify --quick --{kind}={made['module']}

@@ -15,7 +15,7 @@ from specjax.stats import folders
 
 
 def main(path: str) -> None:
-  folder = folders.existing(path)
+  folder = folders.existing_run(path)
   page.check(folder.rows)
   page.write(folder, folders.read_samples(folder))
   print(json.dumps({'report': str(folder.path / page.FILE)}))

@@ -143,6 +143,11 @@ def _sole_text(record: Record) -> str:
   names = [k for k, v in record.fields.items() if isinstance(v, str)]
   known = ', '.join(dict.fromkeys(f.name for f in FORMATS))
   need(
+    names,
+    f'prompts.field: no field of {record.place} is a text ({_listed(record)}), '
+    'and the prompt must be one: write it in quotes',
+  )
+  need(
     len(names) == 1,
     f'prompts.field: the fields {_listed(record)} are of no known format '
     f'({known}); say which of them holds the prompt',

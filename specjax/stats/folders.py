@@ -274,6 +274,22 @@ def existing(path: str) -> Folder:
   return folder
 
 
+def existing_run(path: str) -> Folder:
+  """Opens a folder that `specjax run` has filled.
+
+  Raises:
+    UserError: it is none, or of another program.
+  """
+  folder = existing(path)
+  programs = {str(row.get('program', 'run')) for row in folder.rows} - {'run'}
+  need(
+    not programs,
+    f'folder: {path} holds rows of {", ".join(sorted(programs))}; give a '
+    'folder of specjax run, whose rows have the columns of each prompt',
+  )
+  return folder
+
+
 def read_samples(folder: Folder) -> list[dict]:
   """Reads the texts that were recorded; [] without such a file.
 

@@ -87,6 +87,7 @@ def test_a_conversation_goes_on_until_it_is_forgotten(say, heard):
   first, _, _ = answers_of(shown)
   assert heard == ['one', f'one{first}\n\ntwo', 'three']
   assert 'no command is called /nothing' in shown
+  assert 'forgotten' in shown
 
 
 def test_a_chat_template_is_used_where_there_is_one(say, heard):

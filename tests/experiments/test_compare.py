@@ -7,7 +7,7 @@ import pytest
 
 from specjax.bench import results
 from specjax.errors import UserError
-from specjax.programs import compare
+from specjax.programs import compare, report
 from specjax.reports import comparing
 from specjax.stats import fit_tests
 from tests.support import rows as made
@@ -197,3 +197,9 @@ def test_folders_that_cannot_be_compared_are_named(tmp_path, one, other, says):
     _store(tmp_path / name, folders[name])
   with pytest.raises(UserError, match=says):
     compare.main((str(tmp_path / one), str(tmp_path / other)))
+
+
+def test_a_report_names_the_program_that_made_the_rows(tmp_path):
+  path = _store(tmp_path / 'a', [{'program': 'certify'}])
+  with pytest.raises(UserError, match=r'^folder: .* rows of certify;'):
+    report.main(path)

@@ -273,6 +273,7 @@ BAD_FILES = [
   ('a.jsonl.gz', gzip.compress(b'{"text": 1}' * 9, mtime=0)[:-5], {}, 'path'),
   ('a.jsonl', b'\xff\xfe', {}, 'path'),
   ('a.jsonl', '{"a": "x", "b": "y", "c": 1}', {}, 'field: the fields a, b, c'),
+  ('a.jsonl', '{"prompt": 5}', {}, 'field: no field of line 1 is a text'),
   ('a.jsonl', '{"a": "x"}\n{"b": "y"}', {'field': 'a'}, 'field: line 2'),
   ('a.jsonl', '{"a": 3}', {'field': 'a'}, "field: 'a' of line 1"),
   (

@@ -42,7 +42,9 @@ def load(path):
 def test_what_is_begun_can_be_planned_and_is_neat(here, kind, capsys):
   name = f'my_{kind}'
   new.main(kind, name, '.')
-  said = json.loads(capsys.readouterr().out.splitlines()[-1])
+  *lines, last = capsys.readouterr().out.splitlines()
+  assert "pip install -e '.[test]'" in lines
+  said = json.loads(last)
   assert said['module'] == f'{name}.{new.ATTRIBUTES[kind]}'
   assert sorted(said['files']) == sorted(
     [f'{name}.py', f'test_{name}.py', f'compare_{name}.py']

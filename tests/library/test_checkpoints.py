@@ -147,7 +147,7 @@ def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
     ({'model_type': ...}, r'model_type None is unknown'),
     ({'sliding_window': 64}, r'unsupported config attribute sliding_window'),
     ({'head_dim': 7}, r'head_dim = 7 must be even'),
-    ({'hidden_size': ...}, r'hidden_size is missing'),
+    ({'hidden_size': ...}, r'hidden_size is missing; .*config\.json'),
     ({'hidden_size': '8'}, r"hidden_size = '8'; expected a"),
     ({'rms_norm_eps': True}, r'rms_norm_eps = True; expected a positive'),
     ({'mlp_bias': 1}, r'mlp_bias = 1; expected true or false'),

@@ -78,6 +78,7 @@ _FIELDS = r"""run tiny.py:
   candidates.draft.options.policy=confidence:2 => threshold must be in
   candidates.draft.options.policy=expected:1,1,1,1 => takes from 0 to 3
   drafters=early_exit => exit after layer
+  drafters=lm => lm:DIRECTORY
   drafters=mtp => has no next-token layer
   candidates.ngram.options={"depht":1} => candidates.ngram: specjax
   candidates.ngram.verifiers=("x.y",) => of the drafter ngram
@@ -294,6 +295,8 @@ run quikstart => did you mean quickstart?
 run {}/tiny.py more => more: arguments
 run {}/tiny.py --foo=1 => no field 'foo'
 run {}/tiny.py --batch => --batch=VALUE
+run {}/tiny.py -q => -q is no flag
+run {}/tiny.py -q=3 => -q=3 is no flag
 run {}/types.py => candidates.draft.options.inner.gamma
 run {}/syntax.py => (syntax.py, line 1)
 run {}/bug.py => bug.py, line 2: KeyError

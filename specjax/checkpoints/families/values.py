@@ -113,7 +113,10 @@ def take(
     default = default if null is _MISSING else null
   if value is _MISSING:
     if default is _MISSING:
-      raise ValueError(f'config attribute {name} is missing')
+      raise ValueError(
+        f'config attribute {name} is missing; take the whole config.json of '
+        'the checkpoint'
+      )
     return default
   try:
     return decode(value)
