@@ -1,15 +1,15 @@
 """Does speculation still help when several prompts are decoded together?
 
-  python -m experiments.run --config configs/batches.py
+  specjax run configs/batches.py
 
 Plain decoding and drafts of 1 to 8 tokens by draft-128, in batches of 1 to 32:
 for each batch the best draft length, and the batch at which the speed-up is 1.
 Twelve to twenty minutes on two idle cores, two or three of them for compiling,
-which a second start does not repeat; `--config.quick` takes about two. Expect v
+which a second start does not repeat; `--quick` takes about two. Expect v
 to rise with the batch: a CPU has no arithmetic to spare where it multiplies
 many rows.
 
-`--config.gammas="(1, 2, 3)" --config.batches="(1, 2, 4)"` is shorter. Intervals
+`--gammas="(1, 2, 3)" --batches="(1, 2, 4)"` is shorter. Intervals
 of speed-ups are over batches, of which five are the fewest: the largest batch
 needs five times as many prompts.
 """

@@ -1,6 +1,6 @@
 """A pair like the embedded one, trained for longer: 11.5M parameters.
 
-  python -m experiments.train --config configs/embedded_pair.py
+  specjax train configs/embedded_pair.py
 
 This trains the tokenizer, the target and its drafts into runs/embedded_pair,
 and resumes there when it was stopped. Its folder `pair` is what the programs
@@ -24,7 +24,7 @@ The better target is not the better example: its drafts agree with it less than
 the shipped draft-128 with its own (.69, .69), and greedy text repeats more
 (`results/tried.md`). The shipped target writes the shape of code, not its
 sense.
-`--config.quick` shows in a minute that every stage runs.
+`--quick` shows in a minute that every stage runs.
 """
 
 from specjax.bench.config import Size

@@ -1,8 +1,8 @@
 """The published tables at the scale of the embedded pair: acceptance only.
 
   for part in drafters gammas distillation lenience candidates lookup online; do
-    python -m experiments.run --config configs/embedded_tables.py:$part \\
-      --config.results=results/embedded/$part
+    specjax run configs/embedded_tables.py:$part \\
+      --results=results/embedded/$part
   done
 
 No time is taken, so the machine may be busy. Each part goes on where it was
@@ -22,7 +22,7 @@ stopped, and says which prompts of a cell it decodes and how long they take.
   online        a draft before and after it learned from what it drafted for, on
                 other prompts of the same domain (Liu et al., 2023)
 
-`distillation` needs runs/embedded_pair, which is where `experiments.train
+`distillation` needs runs/embedded_pair, which is where `specjax train
 --config configs/embedded_pair.py` puts the drafts of both stages, and `online`
 runs/online, by the config of that name. The rest needs nothing but the package.
 What the rows say about the papers' claims is in results/findings.md, which

@@ -1,7 +1,7 @@
 """What a target accepts of its own drafts from a window, at long contexts.
 
-  python -m experiments.train --config configs/long_windows.py:target
-  python -m experiments.run --config configs/long_windows.py
+  specjax train configs/long_windows.py:target
+  specjax run configs/long_windows.py
 
 The embedded pair ends at 512 positions, where no window of a draft shows. The
 first command trains a small target with 4,096 positions, of which nothing is

@@ -1,14 +1,14 @@
 """A draft for the embedded target that has a tokenizer of its own.
 
-  python -m experiments.train --config configs/own_vocabulary.py
+  specjax train configs/own_vocabulary.py
 
 Most targets have no small sibling with their tokenizer. This one is as large as
 draft-128 but for its vocabulary of 1,024 tokens, learns from the corpus alone,
 and never meets the target. It is runs/own_vocabulary/pair/target afterwards,
 with its tokenizer, and drafts like any other:
 
-  python -m experiments.run --config configs/quickstart.py \\
-    --config.draft.path=runs/own_vocabulary/pair/target
+  specjax run quickstart \\
+    --draft.path=runs/own_vocabulary/pair/target
 """
 
 from specjax.bench.config import Size

@@ -1,14 +1,14 @@
 """Rules for several independent paths, beside block verification of one.
 
-  python -m experiments.run --config configs/paths.py \\
-    --config.results=results/paths/embedded
+  specjax run configs/paths.py \\
+    --results=results/paths/embedded
 
 No time is taken, so the machine may be busy; the run takes some ten minutes of
 its cores. With the files of `configs/real_pair.py` in FOLDER,
 
-  python -m experiments.run --config configs/paths.py:FOLDER \\
-    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \\
-    --config.results=results/paths/real_pair
+  specjax run configs/paths.py:FOLDER \\
+    --prompts.path=HumanEval.jsonl.gz --prompts.chat \\
+    --results=results/paths/real_pair
 
 compares `block` and `multi_path` on fewer prompts.
 

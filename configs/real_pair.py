@@ -1,8 +1,8 @@
 """A published pair as people run it on a CPU: Qwen2.5-Coder, 1.5B and 0.5B.
 
-  python -m experiments.predict --config configs/real_pair.py:FOLDER \\
-    --config.prompts.path=HumanEval.jsonl.gz --config.prompts.chat \\
-    --config.drafters=sibling,smollm2,ngram --config.timed=False
+  specjax predict configs/real_pair.py:FOLDER \\
+    --prompts.path=HumanEval.jsonl.gz --prompts.chat \\
+    --drafters=sibling,smollm2,ngram --timed=False
 
 FOLDER has the three GGUF files that `get_config` names: Qwen2.5-Coder-Instruct
 of 1.5B and 0.5B in Q4_K_M, and SmolLM2-135M-Instruct in Q4_1. Weights are held
@@ -13,7 +13,7 @@ frequent ones, the sibling as stored with copies drafted for it (`cascade`),
 copies of text (`ngram-2` only where two tokens agree), tokens that an earlier
 pass nearly gave (`recycling`, a chain, and `recycling-16`, a tree of 16), and
 the target without some of its layers. A run that was stopped keeps its rows,
-and the same command goes on. `experiments.predict` does not replay recycling.
+and the same command goes on. `specjax predict` does not replay recycling.
 
 Any other pair: `specjax run pair --target.path=... --draft.path=... --rounds`.
 """

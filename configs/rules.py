@@ -1,6 +1,6 @@
 """Block beside token verification on the embedded pair, at temperature 1.
 
-  python -m experiments.run --config configs/rules.py
+  specjax run configs/rules.py
 
 About six minutes on two idle cores. The last table is the change of tau, paired
 on prompts; Sun et al. (arXiv:2403.10444, Table 1) report +3.5, +6.2 and +8.5%

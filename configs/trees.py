@@ -1,11 +1,11 @@
 """Drafts of DFlash, a head that says all places at once, as chain and trees.
 
-  python -m experiments.run --config configs/trees.py
+  specjax run configs/trees.py
 
 This compares tau of a chain, the fixed tree that its measured accuracies
 choose, whose nodes are drawn, and trees that its laws choose at every step.
 With a beam of as many nodes as are kept that tree is the one of DDTree
-(arXiv:2604.12989). `configs/drafters.py` and
+(arXiv:2604.12989). The config `drafters` and
 `configs/embedded_tables.py` compare those of a model.
 """
 

@@ -1,6 +1,6 @@
 """What a draft saves, and loses, with fewer tokens than the target has.
 
-  python -m experiments.run --config configs/vocabularies.py
+  specjax run configs/vocabularies.py
 
 The output layer of a draft is as large as its vocabulary, and most of what is
 said are few tokens (Zhao et al., 2025, arXiv:2502.14856). A draft model, and a

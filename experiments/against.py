@@ -126,7 +126,7 @@ def prepare(x: Experiment) -> Plan:
   need(
     not load.has_encoder(load.describe('target.path', x.target.path)),
     f'target.path: {x.target.path} is an encoder-decoder; this comparison is '
-    'of models without an encoder, use experiments.run',
+    'of models without an encoder, use specjax run',
   )
   return planned
 

@@ -2,7 +2,7 @@
 
   specjax probe
 
-Two minutes on two idle cores; results/probe has the rows. `configs/pair.py`
+Two minutes on two idle cores; results/probe has the rows. The config `pair`
 takes a head of your own.
 """
 

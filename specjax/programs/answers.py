@@ -1,6 +1,6 @@
 """Lets the target answer prompts: what a drafter of its own is trained on.
 
-  specjax answers configs/answers.py \\
+  specjax answers \\
     --target.path=TARGET --prompts.path=questions.jsonl
 
 Any experiment's config will do. Its first drafter drafts, under an exact rule,

@@ -4,7 +4,7 @@
     --target.path=TARGET --draft.path=DRAFT
 
 What you say is put into the tokenizer's chat template; a target without one
-goes on with the text, as that of configs/quickstart.py. The first drafter, rule
+goes on with the text, as that of `quickstart`. The first drafter, rule
 and temperature of the experiment are used; its `prompt` is said first. Accepted
 tokens are green, corrected ones red and bonus tokens yellow; without a terminal
 the text is plain. Each answer ends with its tokens per target call and per

@@ -5,7 +5,7 @@
 
 The form is that of the speculators library. Of EAGLE-3 it has heads whose
 attention reads token and feature side by side: train one with the option join
-'pair' and the width of its target, as in configs/heads.py:eagle3_pair. Of
+'pair' and the width of its target, as in `heads:eagle3_pair`. Of
 DFlash and DSpark it has heads whose mask is a token: train one with the option
 mask_token.
 The last line of the output is one JSON object.

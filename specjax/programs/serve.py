@@ -5,7 +5,7 @@
   curl http://127.0.0.1:8000/v1/completions \\
     -d '{"prompt": "def fib(n):", "max_tokens": 30}'
 
-It takes any config of `specjax run`, such as configs/pair.py, and answers
+It takes any config of `specjax run`, such as `pair`, and answers
 with its first drafter and rule. Needs starlette, uvicorn and prometheus-client,
 which the extra `serve` brings. For experiments and editors of one's own, not
 for the open internet: docs/serving.md. Ctrl-C and SIGTERM end it.

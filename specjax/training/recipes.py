@@ -1,4 +1,4 @@
-"""Recipes: what `experiments.train` trains, and how.
+"""Recipes: what `specjax train` trains, and how.
 
 Each field declares what it takes (`specjax.cli.fields`); the method `check` of
 a class checks the rest. A training takes minutes to hours, so what would go
@@ -175,7 +175,7 @@ class Examples:
 
   A record is a conversation (`messages`, or `conversations`), a question with
   its answer (a format that `Prompts` knows, or any with `answer`), an answer
-  that `experiments.answers` wrote, or a `text`. Answers alone are learned,
+  that `specjax answers` wrote, or a `text`. Answers alone are learned,
   except of a `text`.
 
   Attributes:

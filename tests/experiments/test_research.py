@@ -114,8 +114,7 @@ def near(one: float, other: float) -> bool:
 def test_the_tutorial_prints_what_it_says(here):
   page = PAGE.read_text()
   lines = commands(page)
-  timed = 'python -m experiments.run --config compare_echo.py '
-  timed += '--config.results=runs/echo-timed'
+  timed = 'specjax run compare_echo.py --results=runs/echo-timed'
   assert timed in lines  # No test takes times: tables are of the other run.
   environment = {
     'PYTHONPATH': str(ROOT),
@@ -127,17 +126,17 @@ def test_the_tutorial_prints_what_it_says(here):
   for line in lines:
     if line == timed:
       continue
-    line = line.replace('configs/', f'{ROOT}/configs/')
+    line = re.sub('^specjax', 'python -m specjax', line)
     line = line.replace('runs/echo-timed', 'runs/echo')
     if 'certify' in line:  # How sure it is has its own tests.
-      line += ' --config.rounds=8'
+      line += ' --rounds=8'
     done = subprocess.run(
       line.replace('python', sys.executable, 1), shell=True, cwd=here,
       env=os.environ | environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    printed[line.split()[2]] = done.stdout
-  verdict = json.loads(printed['experiments.certify'].splitlines()[-1])
+    printed[' '.join(line.split()[2:4])] = done.stdout
+  verdict = json.loads(printed['specjax certify'].splitlines()[-1])
   assert verdict['verdict'] == 'exact'
   runs = {
     name: {(r['drafter'], r['temperature']): r for r in made}
@@ -158,7 +157,7 @@ def test_the_tutorial_prints_what_it_says(here):
     cell = drafter, float(temperature)
     assert near(runs['echo'][cell]['tau'], float(before))
     assert near(runs['echo2'][cell]['tau'], float(after))
-    said = numbers(printed['experiments.compare'], '### tau')
+    said = numbers(printed['specjax compare'], '### tau')
     (cells,) = (x for x in said if (x[0], x[4]) == (drafter, temperature))
     value = float(change.partition('%')[0])
     assert abs(float(cells[8].partition('%')[0]) - value) < 1
