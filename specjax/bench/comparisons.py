@@ -53,7 +53,7 @@ def batch(x: Parity) -> Other:
   need(
     x.batch > 1,
     'batch is 1: a comparison with single prompts needs more, such as '
-    '--config.batch=8',
+    '--batch=8',
   )
   return lambda loaded, prompts, method: Side('batch 1', method.way, 1)
 
@@ -108,7 +108,7 @@ def read_texts(path: str) -> list[dict]:
   Raises:
     UserError: names the line and what it lacks.
   """
-  need(path, 'text is empty: name a file with --config.text=FILE')
+  need(path, 'text is empty: name a file with --text=FILE')
   records = files.read_records(path, 'text')
   for place, entry in records:
     where = f'text: {place} of {path}'
