@@ -38,7 +38,6 @@ from specjax.bench.config import (
   SamplingValues,
 )
 from specjax.bench.load import load_experiment
-from specjax.bench.measure import Decoding
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, whole_steps
 from specjax.cli import command, progress
@@ -49,7 +48,7 @@ from specjax.reports.markdown import Table, blocks, estimated, span
 from specjax.sampling import Automaton
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
-from specjax.types import Context, Drafter
+from specjax.types import Context, Drafter, Spec
 
 NONE = 'none'
 # A string; up to eight records of two fields; one of five fields; choices
@@ -171,25 +170,14 @@ def _unmasked(drafter: Drafter) -> Drafter:
   return drafter._replace(**{n: bind(getattr(drafter, n)) for n in names})
 
 
-class Way(NamedTuple):
-  """A method under a constraint; its drafts may be masked, too."""
+def _free(method: Method) -> Method:
+  """Returns a method whose drafts know nothing of a constraint."""
 
-  method: Method
-  masked: bool
+  def free(spec: Spec) -> Spec:
+    return dataclasses.replace(spec, drafter=_unmasked(spec.drafter))
 
-  def _seen(self, way: Decoding) -> Decoding:
-    if self.masked:
-      return way
-    drafter = _unmasked(way.spec.drafter)
-    return way._replace(spec=dataclasses.replace(way.spec, drafter=drafter))
-
-  @property
-  def decoding(self) -> Decoding:
-    return self._seen(self.method.way)
-
-  @property
-  def single(self) -> Decoding:
-    return self._seen(self.method.single)
+  single = method.single._replace(spec=free(method.single.spec))
+  return dataclasses.replace(method, spec=free(method.spec), single=single)
 
 
 class Setting(NamedTuple):
@@ -223,66 +211,66 @@ class Setting(NamedTuple):
         state = self.automaton.follow([token], state)
     return counts
 
-  def missing(self, folder: results.Folder) -> dict[Way, dict]:
-    """The ways without a row, each with the fields that identify it."""
-    ways = [Way(method, True) for method in self.built.methods]
+  def missing(self, folder: results.Folder) -> dict[Method, dict]:
+    """The methods without a row, each with the fields that identify it."""
+    methods = self.built.methods
+    ways = [(method, True) for method in methods]
     if self.automaton is not None:
       # A drafter without a distribution of its own is not masked anyway.
-      ways += [Way(m, False) for m in self.built.methods if m.draft is not None]
+      ways += [(_free(m), False) for m in methods if m.draft is not None]
     found = {
-      way: {
+      method: {
         'language': self.language,
         'temperature': self.temperature,
-        'drafter': way.method.drafter,
-        'gamma': way.method.gamma,
-        'masked': way.masked,
+        'drafter': method.drafter,
+        'gamma': method.gamma,
+        'masked': masked,
       }
-      for way in ways
+      for method, masked in ways
     }
-    return {way: c for way, c in found.items() if not folder.has(**c)}
+    return {method: c for method, c in found.items() if not folder.has(**c)}
 
-  def decode(self, ways: list[Way]) -> Iterator[dict]:
-    """Decodes with all ways, in turn on each prompt, and then takes alpha."""
+  def decode(self, missing: dict[Method, dict]) -> Iterator[dict]:
+    """Decodes with all methods, in turn on each prompt, and takes alpha."""
     base, count = self.built.base, len(study.texts(self.built))
     jobs, wide = [self.job(i) for i in range(count)], self.job(*range(count))
     compiled = [(base, jobs[0])]
-    for way in ways:
-      compiled += [(way.decoding, jobs[0]), (way.single, wide)]
+    for method in missing:
+      compiled += [(method.way, jobs[0]), (method.single, wide)]
     measure.compile_all(compiled)
-    plain, runs = [], [[] for _ in ways]
+    plain, runs = [], {method: [] for method in missing}
     name = f'{self.language}, temperature {self.temperature:g}'
     for job in progress.over(name, jobs, alike=1):
       plain.append(measure.decode(base, job))
-      for way, own in zip(ways, runs, strict=True):
-        own.append(measure.decode(way.decoding, job))
-    for way, own in zip(ways, runs, strict=True):
-      alpha = measure.decode(way.single, wide, timed=False)
-      yield self.row(way, plain, own, alpha)
+      for method, own in runs.items():
+        own.append(measure.decode(method.way, job))
+    for method, cell in missing.items():
+      alpha = measure.decode(method.single, wide, timed=False)
+      made = self.row(method, cell['masked'], plain, runs[method], alpha)
+      yield self.built.models(method) | cell | made
 
-  def row(self, way: Way, base, runs, alpha: measure.Run) -> dict:
-    """Numbers of a way; `base` and `runs` have a run for each prompt."""
+  def row(self, method: Method, masked: bool, base, runs, looking) -> dict:
+    """Numbers of a method; `base` and `runs` have a run for each prompt.
+
+    `looking` is the run of all prompts that alpha is measured on.
+    """
     counts, texts = row_fields.join(runs), [run.texts[0] for run in runs]
-    overlap, prefixes = alpha.counts.overlap, alpha.counts.histogram.sum(1)
-    forced = self.forced(alpha.texts)
-    # But for rounding, beta is 1 at forced tokens.
-    own = np.maximum(overlap - forced, 0)
-    free = metrics.ratio(own, prefixes - forced).clipped(0.0, 1.0)
-    if not way.masked or way.method.draft is None:
-      free = None  # Its beta is not 1 where one token is allowed.
-    columns = (
-      np.array(column)
-      for some in (base, runs)
-      for column in (
-        [run.seconds for run in some],
-        [len(run.texts[0]) for run in some],
-      )
-    )
+    alpha = row_fields.alpha_of([looking], len(texts))
+    forced = self.forced(looking.texts)
+    free = None  # Where drafts are not masked beta is not 1 at forced tokens.
+    if masked and method.draft is not None:
+      # But for rounding.
+      own = np.maximum(alpha.overlap - forced, 0)
+      free = row_fields.Alpha(own, alpha.prefixes - forced).estimate
+    ours, plain = row_fields.batches_of(runs), row_fields.batches_of(base)
     found = {
-      'alpha': metrics.ratio(overlap, prefixes).clipped(0.0, 1.0),
+      'alpha': alpha.estimate,
       'free_alpha': free,
-      'forced': metrics.ratio(forced, [*map(len, alpha.texts)], most=1.0),
+      'forced': metrics.ratio(forced, [*map(len, looking.texts)], most=1.0),
       'tau': metrics.ratio(counts.tokens, counts.target_calls),
-      'speedup': metrics.speedup(*columns),
+      'speedup': metrics.speedup(
+        plain.seconds, plain.tokens, ours.seconds, ours.tokens
+      ),
     }
     eos = self.built.plain.eos
     language = row_fields.language(self.automaton, runs, eos)
@@ -294,11 +282,11 @@ class Setting(NamedTuple):
       'tokens': int(counts.tokens.sum()),
       'target_calls': int(counts.target_calls.sum()),
       'ended': float(np.mean([t[-1] in eos for t in texts])),
-      'unit_overlap': overlap.tolist(),
-      'unit_prefixes': prefixes.tolist(),
+      'unit_overlap': alpha.overlap.tolist(),
+      'unit_prefixes': alpha.prefixes.tolist(),
       'unit_tokens': counts.tokens.tolist(),
       'unit_target_calls': counts.target_calls.tolist(),
-      **way.method.layouts(),
+      **method.layouts(),
     }
 
 
@@ -322,10 +310,8 @@ def run(x: Languages) -> None:
     and (missing := setting.missing(folder))
   ]
   for setting, missing in todo:
-    rows = setting.decode([*missing])
-    for (way, cell), made in zip(missing.items(), rows, strict=True):
-      own = {**common, **built.models(way.method), **cell, **made}
-      folder.add(results.plain(own))
+    for made in setting.decode(missing):
+      folder.add(results.plain(common | made))
   study.publish(folder)
 
 
