@@ -27,7 +27,7 @@ The seconds of a full step are measured before every pass.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -43,8 +43,10 @@ from specjax.bench.plan import Plan
 from specjax.cli import command, progress
 from specjax.cli.fields import Count
 from specjax.errors import need
+from specjax.loop import generate
 from specjax.reports.conditions import over_blocks, values
 from specjax.reports.markdown import Table, blocks, estimated
+from specjax.requests import continuous
 from specjax.requests.goodput import Goodput
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
@@ -214,16 +216,38 @@ class Side:
 
   def warm_up(self) -> None:
     """Compiles everything that will be timed, and decodes prompts alone."""
-    many = {'': self.many} | (self.by_load or {})
+    rows, many = self.x.batch, {'': self.many} | (self.by_load or {})
     for way in many.values():
-      first = self.job(self.order[: self.x.batch], self.x.batch)
+      first = self.job(self.order[:rows], rows)
       measure.decode(way, first, 1, timed=False)
-    study.compile_refilling(
-      self.x, self.many, self.job(range(len(self.texts))), policy=self.policy
-    )
+    most, clock = min(rows, len(self.texts)), Clock(rows, self.policy)
+    for size in (2**i for i in range(self.x.group.bit_length())):
+      for _ in self.refill(self.job(range(min(size, most))), 1, clock):
+        pass  # It also compiles reading for each group.
     if self.one is not None:
       measure.decode(self.one, self.job(self.order[:1]), 1, timed=False)
       self.passes[ALONE, None].append(self.batches(self.one, 1))
+
+  def refill(
+    self, job: measure.Job, chunk: int, clock: Clock
+  ) -> Iterator[continuous.Result]:
+    """Decodes a job in refilled rows, `chunk` steps a turn at most."""
+    way = self.many
+    return continuous.decode(
+      way.params,
+      job.prompts,
+      spec=way.spec,
+      new_tokens=job.new_tokens,
+      key=generate.row_keys(job.seed, job.indices),
+      values=job.values,
+      rows=self.x.batch,
+      chunk=chunk,
+      group=self.x.group,
+      slots=job.slots,
+      source_slots=job.source_slots,
+      policy=self.policy,
+      clock=clock,
+    )
 
   def turn(self) -> None:
     """Makes one more pass of each way, but not of prompts alone."""
@@ -260,10 +284,7 @@ class Side:
     job = self.job(range(count))
     marks, sums = [(0, 0, 0.0, 0.0)], np.zeros(2)
     begin = time.perf_counter()
-    outputs = study.refill(
-      self.x, self.many, job, chunk, policy=self.policy, clock=clock
-    )
-    for i, result in enumerate(outputs, 1):
+    for i, result in enumerate(self.refill(job, chunk, clock), 1):
       if not result.finite:
         raise measure.NotFinite('the target gave logits that are not finite')
       texts[result.prompt] = result.tokens

@@ -2,23 +2,20 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from specjax import prompts, reports
-from specjax.bench import checks, measure, results
+from specjax.bench import checks, results
 from specjax.bench.config import Experiment, Temperatures
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.cli.fields import Count, check_fields
 from specjax.errors import need
-from specjax.loop import generate
 from specjax.reports import conditions
 from specjax.reports.markdown import Columns, paragraph, with_interval
-from specjax.requests import continuous
 
 
 @dataclasses.dataclass
@@ -95,52 +92,6 @@ def facts(
 def texts(built: Loaded) -> list[list[int]]:
   """Returns the prompts of all domains."""
   return [text for chosen in built.prompts.values() for text in chosen.texts]
-
-
-def refill(
-  x: Refilled, way: measure.Decoding, job: measure.Job, chunk: int, **options
-) -> Iterator[continuous.Result]:
-  """Decodes a job in rows that are refilled.
-
-  Args:
-    x: the settings.
-    way: what decodes.
-    job: has all prompts.
-    chunk: steps of a turn, at most.
-    **options: of `continuous.decode`.
-  """
-  return continuous.decode(
-    way.params,
-    job.prompts,
-    spec=way.spec,
-    new_tokens=job.new_tokens,
-    key=generate.row_keys(job.seed, job.indices),
-    values=job.values,
-    rows=x.batch,
-    chunk=chunk,
-    group=x.group,
-    slots=job.slots,
-    source_slots=job.source_slots,
-    **options,
-  )
-
-
-def compile_refilling(
-  x: Refilled, way: measure.Decoding, job: measure.Job, **options
-) -> None:
-  """Compiles what `refill` runs: the loop, and reading for each group."""
-  limits = np.broadcast_to(job.new_tokens, len(job.prompts))
-  for size in (2**i for i in range(x.group.bit_length())):
-    n = min(size, x.batch, len(job.prompts))
-    first = dataclasses.replace(
-      job,
-      prompts=job.prompts[:n],
-      indices=job.indices[:n],
-      values=jax.tree.map(lambda x, n=n: x[:n], job.values),
-      new_tokens=limits[:n],
-    )
-    for _ in refill(x, way, first, 1, **options):
-      pass
 
 
 _KINDS: dict[str, Any] = {
