@@ -20,7 +20,7 @@ from specjax.bench.plan import plan_drafter
 from specjax.certify import cases, foreign, tiny_models
 from specjax.certify.drafter_trial import try_drafter
 from specjax.certify.foreign_trial import try_foreign
-from specjax.certify.laws import Row, Verdict, running
+from specjax.certify.laws import Row, Verdict, outline, running
 from specjax.certify.rule_trial import try_rule
 from specjax.cli import names
 from specjax.drafters import lm
@@ -68,14 +68,11 @@ def _check(who: str, policy: Policy) -> None:
   )
   with running(who, 'learn'):
     after = jax.eval_shape(lambda *a: policy.learn(*a), memory, number, number)
-  same = jax.tree.structure(after) == jax.tree.structure(memory)
-  old, new = (
-    [(x.shape, x.dtype) for x in jax.tree.leaves(m)] for m in (memory, after)
-  )
+  old, new = map(outline, (memory, after))
   need(
-    same and old == new,
-    f'{who}: learn must give a memory as start does, {_words(old)}, got '
-    f'{_words(new)}',
+    old == new,
+    f'{who}: learn must give a memory as start does, {_words(old[1])}, got '
+    f'{_words(new[1])}',
   )
 
 
