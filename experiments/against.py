@@ -42,7 +42,7 @@ import numpy as np
 
 from experiments import peers
 from experiments.step_timing import read_bandwidth
-from specjax import pair, prompts, sampling
+from specjax import pair, prompts
 from specjax.bench import load, measure, results, study
 from specjax.bench.checks import need_one_turn
 from specjax.bench.config import Candidate, Checkpoint, Experiment
@@ -53,14 +53,7 @@ from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import intervals
 from specjax.reports.conditions import machine, over_blocks, values
-from specjax.reports.markdown import (
-  Columns,
-  Table,
-  blocks,
-  bullets,
-  number,
-  paragraph,
-)
+from specjax.reports.markdown import Table, blocks, bullets, paragraph
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
 
@@ -133,22 +126,13 @@ def prepare(x: Experiment) -> Plan:
 
 def ours(plan: Plan, built: Loaded) -> list[peers.Decoder]:
   """Plain decoding and one decoder for each candidate and draft length."""
-  slots, _ = built.slots
 
   def make(family: str, way: measure.Decoding, method: Method | None):
     way = way._replace(spec=dataclasses.replace(way.spec, eos=()))
     warm = []  # the first call compiles, no later one may
 
     def call(prompt, index, temperature):
-      values = sampling.make(1, temperature)
-      job = measure.Job(
-        [prompt],
-        np.array([index]),
-        values,
-        plan.max_new_tokens,
-        plan.seed,
-        slots,
-      )
+      job = built.job([prompt], [index], temperature)
       run = measure.decode(way, job, timed=bool(warm))
       warm.append(True)
       return run.texts[0], run.seconds
@@ -436,16 +420,13 @@ def run(x: Experiment) -> None:
   print(json.dumps({'results': str(path), **_results_of(path)[device]}))
 
 
-_COLUMNS: Columns = (
-  ('method', lambda r: r['method']),
-  ('draft', lambda r: r['draft'] or '-'),
-  ('gamma', lambda r: str(r['gamma'] or '-')),
-  ('tokens/s', lambda r: f'{r["tokens_per_second"]:.1f}'),
-  (
-    'without the prompt',
-    lambda r: number(r['decoding_tokens_per_second'] or None, '.1f'),
-  ),
-  ('x plain of the peer', lambda r: intervals.shown(r, 'speedup')),
+_COLUMNS = study.columns(
+  ('method', 'method', ''),
+  ('draft', 'draft', ''),
+  ('gamma', 'gamma', ''),
+  ('tokens/s', 'tokens_per_second', '.1f'),
+  ('without the prompt', 'decoding_tokens_per_second', '.1f'),
+  ('x plain of the peer', 'speedup'),
   ('same text', lambda r: str(r.get('greedy_identical', '-'))),
 )
 

@@ -24,10 +24,10 @@ import safetensors
 
 from experiments.step_timing import random_weights
 from specjax import checkpoints
+from specjax.bench.config import Size
 from specjax.cli import command
 from specjax.errors import need
-from specjax.models import transformer
-from specjax.models.config import TransformerConfig
+from specjax.training.train_pair import model_of
 
 _MB = 2**20
 _DTYPES = 'float32', 'bfloat16', 'float16'
@@ -66,17 +66,8 @@ def write(sizes: dict[str, int]) -> None:
   """Writes random models in float16, of about so many megabytes in float32."""
   for folder, megabytes in sizes.items():
     width = 64 * max(1, round((megabytes * _MB / 4 / 36) ** 0.5 / 64))
-    config = TransformerConfig(
-      vocab_size=4 * width,
-      width=width,
-      num_layers=2,
-      num_heads=8,
-      num_kv_heads=4,
-      head_dim=width // 8,
-      mlp_width=4 * width,
-      max_positions=128,
-    )
-    model = transformer.build(config)
+    size = Size(width, 2, 8, 4, width // 8, 4 * width)
+    model = model_of(size, vocab_size=4 * width, max_positions=128)
     weights = random_weights(model, 0, jnp.float16)
     checkpoints.save(folder, model, weights, dtype=jnp.float16)
 

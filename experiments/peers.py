@@ -18,7 +18,7 @@ import numpy as np
 
 from specjax.bench import ties
 from specjax.bench.plan import Plan, PlannedDrafter
-from specjax.errors import UserError, need
+from specjax.errors import UserError, install, need
 
 Chosen = Sequence[tuple[str, PlannedDrafter, int, str | None]]
 
@@ -127,8 +127,7 @@ def libraries() -> tuple[Any, Any]:
     import transformers
   except ImportError as error:
     raise UserError(
-      f'{error.name} is not installed; install the extra: '
-      'pip install -e .[parity]'
+      f'{error.name} is not installed: {install("parity")}'
     ) from error
   return torch, transformers
 
