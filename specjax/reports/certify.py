@@ -1,8 +1,4 @@
-"""The page of the certificate, and that of one thing on trial.
-
-Older certificates also have rows of the measuring code: parts `numbers`, and
-`mutant` with the test `numbers`.
-"""
+"""The page of the certificate, and that of one thing on trial."""
 
 from collections.abc import Callable
 from typing import Any
@@ -78,17 +74,12 @@ def settings(rows: list[dict]) -> Table:
   return Table('By setting', '', head, lines)
 
 
-def _is_off(row: dict) -> bool:
-  # A deviation that is no number is none within the bound.
-  return not row['deviation'] <= row['bound']
-
-
 def _evidence(row: dict) -> str:
   """Says what a test found against a planted bug."""
   value = row['evidence']
   if row['test'] == 'loop':
     return 'p < 1e-300' if value >= 300 else f'p = 1e-{value:.0f}'
-  units = {'distribution': 'error', 'memory': 'q off by', 'numbers': 'off by'}
+  units = {'distribution': 'error', 'memory': 'q off by'}
   return f'{units[row["test"]]} {value:.2g}'
 
 
@@ -96,10 +87,6 @@ _HOLDS = {True: 'yes', False: 'BROKEN', None: 'says nothing here'}
 # Tables that have a line for each row of a part: a title, and what each column
 # shows of the row. The last four are of one thing on trial.
 _BY_ROW: dict[str, tuple[str, dict[str, str | Callable[[dict], str]]]] = {
-  'numbers': ('Measuring code', {
-    'check': '{check}', 'off by': '{deviation:.2g}', 'at most': '{bound:.2g}',
-    'holds': lambda r: 'OFF' if _is_off(r) else 'yes',
-  }),
   'mutant': ('Planted bugs', {
     'planted bug': '{mutant}', 'seen in': '{test}', 'setting': '{setting}',
     'evidence': _evidence,
@@ -170,7 +157,7 @@ def _by_row(rows: list[dict]) -> list[Table]:
 def _found(rows: list[dict]) -> list[list[str]]:
   """Returns what was certified and the result; parts that ran alone."""
   facts, loops = verdict(rows), pick(rows, part='loop')
-  checks, lines = pick(rows, part='numbers'), []
+  lines = []
   caught = facts['mutants'] - facts['survivors']
   missed = [r['mutant'] for r in pick(rows, part='mutant') if not r['caught']]
   if facts['max_error'] is not None:
@@ -179,11 +166,6 @@ def _found(rows: list[dict]) -> list[list[str]]:
   if loops:
     name = f'tests of compiled loops with p below {loops[0]["level"]:.1e}'
     lines.append([name, f'{facts["alarms"]} of {facts["tests"]}'])
-  if checks:
-    off = sum(map(_is_off, checks))
-    lines.append(
-      ['numbers of the measuring code off', f'{off} of {len(checks)}']
-    )
   if facts['mutants']:
     lines.append(['planted bugs found', f'{caught} of {facts["mutants"]}'])
   lines += [['planted bug not found', name] for name in missed]
@@ -238,14 +220,13 @@ def verdict(rows: list[dict]) -> dict:
     if r['least'] < -EXACT
     or ((r['gamma'] == 1 or r['temperature'] == 0) and abs(r['mean']) > EXACT)
   ]
-  off = [r for r in pick(rows, part='numbers') if _is_off(r)]
   return {
     'max_error': max((r['max_error'] for r in exact), default=None),
     'tests': len(pick(rows, part='loop')),
     'alarms': len(alarms),
     'mutants': len(planted),
     'survivors': len(survivors),
-    'failures': len(errors + alarms + toys + worse + off) + len(survivors),
+    'failures': len(errors + alarms + toys + worse) + len(survivors),
   }
 
 

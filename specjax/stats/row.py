@@ -393,11 +393,6 @@ _CERTIFICATE: Mapping[str, Fields] = {
     'least': Field(float, 'least gain of block verification', 'tokens'),
     'mean': Field(float, 'mean gain of block verification', 'tokens'),
   },
-  'numbers': {
-    'check': Field(str, 'a number of the measuring code'),
-    'deviation': Field(_NUMBER, 'how far it is off'),
-    'bound': Field(float, 'how far it may be off'),
-  },
   'mutant': {
     'mutant': Field(str, 'a planted bug'),
     'test': Field(str, 'the part that sees it'),

@@ -220,7 +220,7 @@ def certificate(*more):
   exact = {'part': 'distribution', 'rule': 'token', 'drafter': 'chain'}
   exact |= {'model': 'table', 'setting': 'T 1', 'lossless': True}
   exact |= {'max_error': 1e-16, 'total_variation': 0.0, 'calls': 1.3}
-  bug = {'part': 'mutant', 'mutant': 'forgets q', 'test': 'numbers'}
+  bug = {'part': 'mutant', 'mutant': 'forgets q', 'test': 'memory'}
   bug |= {'setting': '', 'evidence': 0.5, 'caught': True}
   end = {'part': 'end', 'seconds': 9.0, 'boost': 1.1, 'device': 'an abacus'}
   rows = [exact, bug, end]
