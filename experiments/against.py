@@ -52,7 +52,7 @@ from specjax.bench.plan import Plan, plan
 from specjax.cli import command, progress
 from specjax.errors import need
 from specjax.reports import intervals
-from specjax.reports.conditions import machine, over_blocks, values
+from specjax.reports.conditions import machine, values
 from specjax.reports.markdown import Table, blocks, bullets, paragraph
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
@@ -432,14 +432,14 @@ _COLUMNS = study.columns(
 
 
 fields = study.alike(
-  text='method domain device?',
+  text='method domain device',
   maybe_text='draft',
   count='prompts',
   maybe_count='gamma greedy_identical?',
   number='temperature tokens_per_second speedup',
   maybe='decoding_tokens_per_second',
   ends='speedup_ci',
-  table='peer?',
+  table='peer',
 )
 
 
@@ -448,12 +448,11 @@ def _by_place(rows: list[dict]) -> dict[str, list[dict]]:
 
   Each is what a method decoded in one place.
   """
-  several = len({row.get('device') for row in rows}) > 1
-  names = 'device', 'domain', 'temperature'
-  known = [{'device': ''} | row for row in rows]
+  several = len(group(rows, 'device')) > 1
+  places = group(rows, 'device', 'domain', 'temperature')
   return {
     f'{f"{where}: " if several else ""}{domain}, temperature {cold:g}': here
-    for (where, domain, cold), here in group(known, *names).items()
+    for (where, domain, cold), here in places.items()
   }
 
 
@@ -472,19 +471,17 @@ def _fastest(rows: list[dict]) -> str:
 
 def headline(rows: list[dict]) -> str:
   """The fastest of either program, over plain decoding of the peer."""
-  peer = rows[0].get('peer') or {}
+  peer = rows[0]['peer']
   facts = [f'{values(rows, "threads")} threads', values(rows, 'weights')]
   name = 'llama.cpp'
   if name in peer:
     facts.append(f'{name} {peer[name]}')
   else:
     name = 'transformers'
-    version = (rows[0].get('versions') or {}).get(name, '?')
-    facts += [f'torch {peer["torch"]}'] if 'torch' in peer else []
-    facts += [f'{peer["attention"]} attention'] if 'attention' in peer else []
-    facts.append(f'{name} {version}')
+    facts += [f'torch {peer["torch"]}', f'{peer["attention"]} attention']
+    facts.append(f'{name} {rows[0]["versions"][name]}')
   places = _by_place(pick(rows, domain=_ALL) or rows)
-  if len({row.get('device') for row in rows}) > 1:
+  if len(group(rows, 'device')) > 1:
     rows = [row | {'device': 'each of these machines'} for row in rows]
   return blocks(
     paragraph(
@@ -492,7 +489,7 @@ def headline(rows: list[dict]) -> str:
       f'{name}, the prompt included:'
     ),
     bullets(f'{place}: {_fastest(here)}' for place, here in places.items()),
-    paragraph(f'{machine(rows, facts)}. {over_blocks(rows)}'),
+    paragraph(f'{machine(rows, facts)}.'),
   )
 
 

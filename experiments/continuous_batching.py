@@ -44,7 +44,7 @@ from specjax.cli import command, progress
 from specjax.cli.fields import Count
 from specjax.errors import need
 from specjax.loop import generate
-from specjax.reports.conditions import over_blocks, values
+from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, estimated
 from specjax.requests import continuous
 from specjax.requests.goodput import Goodput
@@ -448,14 +448,14 @@ fields = study.alike(
   number='temperature tau tokens_per_second tokens_per_second_with_reading',
   maybe='chunk times_alone times_static same_text_as_alone efficiency',
   ends='tokens_per_second_ci? efficiency_ci?',
-  numbers='seconds_by_pass? tokens_by_pass?',
+  numbers='seconds_by_pass tokens_by_pass new_tokens',
 )
 
 
 def headline(rows: list[dict]) -> str:
   """Where and how prompts were decoded."""
-  shortest, *_, longest = rows[0].get('new_tokens') or ['?']
-  text = study.headline(
+  shortest, longest = rows[0]['new_tokens']
+  return study.headline(
     'Many prompts through the rows of a batch',
     rows,
     f'{values(rows, "prompts")} prompts',
@@ -463,7 +463,6 @@ def headline(rows: list[dict]) -> str:
     f'temperature {rows[0]["temperature"]:g}',
     f'{shortest} to {longest} new tokens',
   )
-  return blocks(text, over_blocks(rows))
 
 
 def _pace(row: dict) -> np.ndarray:
@@ -473,8 +472,7 @@ def _pace(row: dict) -> np.ndarray:
 
 def _by_load(rows: list[dict]) -> list[dict]:
   """Each draft length by load beside the best constant one."""
-  timed = [r for r in pick(rows, way=CONTINUOUS) if r.get('tokens_by_pass')]
-  lines = []
+  timed, lines = pick(rows, way=CONTINUOUS), []
   for one in timed:
     drafter, by_load, _ = one['drafter'].partition(BY_LOAD)
     same = pick(timed, chunk=one['chunk'], batch=one['batch'])

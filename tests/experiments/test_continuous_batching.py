@@ -61,9 +61,6 @@ def test_lengths_by_load_are_compared_pass_by_pass():
   assert only[4:] == [
     '9', '8', '0.50', '0.90', '0.80 [0.70, 0.90]', '2.00', '100.0%',
   ]  # fmt: skip
-  # Passes that took no turns are not compared.
-  old = [r | {'tokens_by_pass': []} for r in rows]
-  assert 'by load\n\n' not in reports.summary(old)
 
 
 def test_plain_steps_are_no_length_of_a_drafter_of_features():
