@@ -500,19 +500,14 @@ def predicted(row: dict, place: str) -> float:
   return metrics.predicted_speedup(row['tau'], gamma=row['gamma'], **cost)
 
 
-def _factor(row: dict, place: str) -> float:
-  """Returns the factor that turns tau into the compared number of a row.
-
-  It is 1 for tau itself; otherwise it makes the speed-up on a chip.
-  """
-  return predicted(row, place) / row['tau'] if place else 1.0
-
-
 def _lead(one: dict, other: dict, place: str) -> metrics.Estimate | None:
   """`other` less `one`, in tau or in the speed-up on a chip, paired."""
   if not paired.same_prompts(one, other):
     return None
-  a, b = _factor(one, place), _factor(other, place)
+  # From tau to the compared number.
+  a, b = (
+    predicted(row, place) / row['tau'] if place else 1.0 for row in (one, other)
+  )
   columns = (row[name] for row in (one, other) for name in paired.TAU)
   return metrics.estimate(lambda n, d, m, e: b * m / e - a * n / d, *columns)
 

@@ -307,7 +307,7 @@ acceptance is the batch up to which every one pays with the best draft length,
 *all* where all that fit do, and in brackets the speed-up at batch 1 and at the
 largest batch of the table.
 """.strip()
-_SHOWN = '0.8'  # acceptance that the figure is of
+_SHOWN = '0.8'  # acceptance that the figure is of, if it is there
 
 
 fields = study.alike(
@@ -326,16 +326,6 @@ def device(row: dict) -> str:
   return f'{many}{row["accelerator"]}'
 
 
-def _rates(rows: list[dict]) -> list[str]:
-  return list(rows[0]['speedup'])
-
-
-def _rate(rows: list[dict]) -> str:
-  """The acceptance that is drawn; the largest where there is not 0.8."""
-  rates = _rates(rows)
-  return _SHOWN if _SHOWN in rates else rates[-1]
-
-
 def headline(rows: list[dict]) -> str:
   """Says that nothing was measured, and in which type it is calculated."""
   where = f'In {values(rows, "dtype")}.'
@@ -343,10 +333,7 @@ def headline(rows: list[dict]) -> str:
 
 
 def _cell(row: dict, rate: str) -> str:
-  speeds = row['speedup'][rate]
-  if not speeds:
-    return '-'
-  up_to = row['pays_up_to'][rate]
+  speeds, up_to = row['speedup'][rate], row['pays_up_to'][rate]
   shown = f'all ({row["fits"]})' if up_to is None else up_to
   return f'{shown} [{speeds[0]:.2f}, {speeds[-1]:.2f}]'
 
@@ -379,7 +366,7 @@ def tables(rows: list[dict]) -> list[Table]:
     gamma = '4' if '4' in gammas else gammas[-1]
     head = ['on', 'context', 'fits', 'to batch', 'plain ms', 'limit']
     head += [f'v({int(gamma) + 1})', 'c']
-    head += [f'pays, acceptance {rate}' for rate in _rates(rows)]
+    head += [f'pays, acceptance {rate}' for rate in here[0]['speedup']]
     title = f'{target} with draft {draft} (calculated)'
     lines = [_line(row, gamma) for row in here]
     made.append(Table(title, '' if made else _NOTE, head, lines))
@@ -393,7 +380,8 @@ def summary(rows: list[dict]) -> str:
 
 def speedup_by_batch(rows: list[dict]) -> Figure:
   """Calculated speed-up by batch, a line for each context."""
-  rate = _rate(rows)
+  rates = list(rows[0]['speedup'])
+  rate = _SHOWN if _SHOWN in rates else rates[-1]
   drafts = list(dict.fromkeys(r['draft'] for r in rows))
   names = ('target', 'accelerator', 'devices')
   places = list(group(pick(rows, draft=drafts[0]), *names).items())

@@ -22,6 +22,7 @@ from specjax.certify.laws import (
 )
 from specjax.certify.small_steps import SHAPES, Example, Fault, Shape
 from specjax.errors import UserError, need
+from specjax.loop.scoring import kind_of
 from specjax.types import Draft, Rule, Scores
 
 _KINDS = (
@@ -90,17 +91,11 @@ def taken(who: str, rule: Rule, notes: list[str]) -> list[Shape]:
       need(
         shaped and jnp.issubdtype(found.dtype, jnp.floating),
         f'{who}: {name} must give floats{list(wanted)} for {shape.name} of 3 '
-        f'tokens, got {_outline(found)}; see specjax.types.Rule',
+        f'tokens, got {kind_of(found)}; see specjax.types.Rule',
       )
     shapes.append(shape)
   need(shapes, f'{who}: it refuses chains and trees, so it judges nothing')
   return shapes
-
-
-def _outline(value) -> str:
-  if hasattr(value, 'dtype'):
-    return f'{value.dtype}{list(value.shape)}'
-  return type(value).__name__
 
 
 def _check_numbers(who: str, rule: Rule, shape: Shape) -> None:

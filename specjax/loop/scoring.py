@@ -77,7 +77,7 @@ def _check(drafter: Drafter, made: Any, batch: int) -> None:
   who = f'{module}.{name} must return'
   pair = isinstance(made, tuple) and len(made) == 2
   if not pair or not isinstance(made[0], Draft):
-    raise DraftError(f'{who} (Draft, state), got {_kind(made)}')
+    raise DraftError(f'{who} (Draft, state), got {kind_of(made)}')
   draft, nodes = made[0], (batch, drafter.nodes)
   wanted = {
     'tokens': ('integers', nodes),
@@ -95,12 +95,12 @@ def _check(drafter: Drafter, made: Any, batch: int) -> None:
       or value.shape != shape
     ):
       raise DraftError(
-        f'{who} {field} as {kind}{list(shape)}, got {_kind(value)}'
+        f'{who} {field} as {kind}{list(shape)}, got {kind_of(value)}'
       )
 
 
-def _kind(value: Any) -> str:
-  """The type and shape of a value, for a message."""
+def kind_of(value: Any) -> str:
+  """Returns the type and shape of a value, for a message."""
   if hasattr(value, 'dtype'):
     return f'{value.dtype}{list(value.shape)}'
   if isinstance(value, tuple):
