@@ -258,35 +258,17 @@ class WrongMemory:
   wrong: Callable[[TinyModels], Drafter]
 
 
-def _features(tiny: TinyModels, remember: Callable) -> Drafter:
-  """Drafts two tokens from the target's last feature.
+def _keeps_features(drafter: Drafter) -> Drafter:
+  """Heads go on with the feature of before a step that rejects a token."""
 
-  Args:
-    tiny: the models.
-    remember: (feature, tokens accepted, features of the step) -> feature.
-  """
-  depth = 2
+  def commit(*args):
+    _, old, _, verdict, _ = args
+    new = drafter.commit(*args)
+    whole = verdict.num_accepted[:, None] == drafter.depth
+    feature = jnp.where(whole, new.state.feature, old.state.feature)
+    return new._replace(state=new.state._replace(feature=feature))
 
-  def init(params, ctx, hidden):
-    del params  # Unused.
-    last = hidden[jnp.arange(len(ctx.length)), ctx.length - 2, 0]
-    return jnp.where(ctx.length[:, None] > 1, last, 0)
-
-  def propose(params, memory, ctx, key):
-    del params  # Unused.
-    batch = len(ctx.length)
-    q = jax.nn.softmax(4 * memory[:, : tiny.vocab])
-    probs = jnp.stack([q, q], 1)
-    coins = jax.vmap(lambda k: sampling.coins(k, depth))(key)
-    tokens = jax.vmap(jax.vmap(sampling.draw))(coins, probs)
-    size = jnp.full(batch, depth, jnp.int32)
-    return Draft(tokens, trees.chain(batch, depth), size, probs), memory
-
-  def commit(params, memory, ctx, verdict, hidden):
-    del params, ctx  # Unused.
-    return jax.vmap(remember)(memory, verdict.num_accepted, hidden[:, :, 0])
-
-  return Drafter(depth, depth, init, propose, commit, taps=(0,))
+  return drafter._replace(commit=commit)
 
 
 def _cache_one_off(drafter: Drafter) -> Drafter:
@@ -312,11 +294,8 @@ def _loses_pieces() -> reading.Reading:
 WRONG_MEMORIES = (
   WrongMemory(
     'draft: features of before the last rejection',
-    lambda tiny: _features(tiny, lambda old, accepted, new: new[accepted]),
-    lambda tiny: _features(
-      tiny,
-      lambda old, accepted, new: jnp.where(accepted == 2, new[accepted], old),
-    ),
+    cases.MEDUSA.drafter,
+    lambda tiny: _keeps_features(cases.MEDUSA.drafter(tiny)),
   ),
   WrongMemory(
     'draft: its cache is written one slot off',
