@@ -28,8 +28,6 @@ stopped goes on. Three minutes beside other work, `--quick` less than one.
 import dataclasses
 import functools
 import itertools
-import pathlib
-import zipfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -48,12 +46,13 @@ from specjax.cli import command, progress
 from specjax.cli.fields import Count
 from specjax.drafters.shapes import policies
 from specjax.drafters.shapes.policies import Last, Policy
-from specjax.errors import UserError, need
+from specjax.errors import need
 from specjax.loop import generate
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, with_interval
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
+from specjax.training.data import read_arrays
 from specjax.types import Draft, Drafter, Verdict
 
 WHOLE = policies.confidence(0.0)  # Never stops, and reads all.
@@ -432,19 +431,6 @@ def gain_over(taken: Taken, base: Taken, cost, scoring) -> metrics.Estimate:
   )
 
 
-def _read(file: pathlib.Path) -> dict[str, np.ndarray]:
-  """Returns what was drafted before a run was stopped."""
-  if not file.exists():
-    return {}
-  try:
-    with np.load(file) as kept:
-      return dict(kept)
-  except (OSError, ValueError, zipfile.BadZipFile) as error:
-    raise UserError(
-      f'{file} is damaged ({error}): remove it, and its places are drafted anew'
-    ) from None
-
-
 def numbers(taken: Taken, base: Taken, best: Taken, *costs: float) -> dict:
   """Returns the fields of a policy, compared with the constant length.
 
@@ -569,7 +555,8 @@ def run(x: DraftLengths) -> None:
     )
   built, folder = runner.built, runner.folder
   (method,), file = built.methods, folder.path / 'places.npz'
-  kept, cells = _read(file), {}
+  kept = read_arrays('results', file) if file.exists() else {}
+  cells = {}
   where = [*itertools.product(runner.prompts, runner.plan.temperatures)]
   for place in progress.over('drafting at every place', where):
     # Places of other prompts of the same name are not those of this run.

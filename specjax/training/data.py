@@ -77,6 +77,21 @@ def stream_of(document: corpus.Document) -> str:
   return 'tests' if test else document.domain
 
 
+def read_arrays(field: str, path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads the arrays of a file that can be made again.
+
+  Raises:
+    UserError: it is damaged; names the field.
+  """
+  try:
+    with np.load(path) as file:
+      return dict(file)
+  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise UserError(
+      f'{field}: {path} is damaged ({error}); remove it to have it made again'
+    ) from error
+
+
 def token_streams(
   tokenizer, folder: pathlib.Path, every: int = 1, with_packages: bool = False
 ) -> dict[str, np.ndarray]:
@@ -108,13 +123,7 @@ def token_streams(
     part = path.with_name('tokens.part.npz')
     np.savez(part, **arrays)
     part.rename(path)
-  try:
-    with np.load(path) as file:
-      return dict(file)
-  except (ValueError, EOFError, zipfile.BadZipFile) as error:
-    raise UserError(
-      f'data: {path} is damaged ({error}); remove it to have it made again'
-    ) from error
+  return read_arrays('data', path)
 
 
 def draw_batch(
