@@ -75,12 +75,8 @@ class Arrivals(study.Refilled):
   chunk: Count = 2
 
   def shrink(self) -> None:
-    """Leaves the quick version: few and short texts, at two rates."""
-    self.batch, self.group, self.repeats = min(self.batch, 4), 1, 1
-    self.prompts.count = min(self.prompts.count, 4)
-    self.max_new_tokens = min(self.max_new_tokens, 16)
-    self.shortest = min(self.shortest, 4)
-    self.fractions = self.fractions[:2]
+    super().shrink()
+    self.group, self.fractions = 1, self.fractions[:2]
     self.requests, self.skipped = min(self.requests, 24), 4
 
 

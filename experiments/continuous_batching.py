@@ -75,10 +75,7 @@ class ManyPrompts(study.Refilled):
   repeats: Count = 3
 
   def shrink(self) -> None:
-    """Leaves the quick version: few and short texts."""
-    self.prompts.count = min(self.prompts.count, 12)
-    self.max_new_tokens = min(self.max_new_tokens, 32)
-    self.shortest, self.repeats = min(self.shortest, 4), 1
+    super().shrink()
     self.loads = self.loads[-1:]
 
   def at(self, rows: int, count: int) -> 'ManyPrompts':

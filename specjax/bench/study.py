@@ -36,6 +36,13 @@ class Refilled(Experiment):
   repeats: Count = 2
   temperatures: Temperatures = (1.0,)
 
+  def shrink(self) -> None:
+    """Leaves the quick version: few and short texts, through few rows."""
+    self.batch, self.repeats = min(self.batch, 4), 1
+    self.prompts.count = min(self.prompts.count, 4)
+    self.max_new_tokens = min(self.max_new_tokens, 16)
+    self.shortest = min(self.shortest, 4)
+
   def check_lengths(self) -> None:
     """Raises a UserError unless there are lengths to draw."""
     check_fields(self)

@@ -63,6 +63,12 @@ def test_lengths_by_load_are_compared_pass_by_pass():
   ]  # fmt: skip
 
 
+def test_the_quick_version_has_prompts_for_all_rows():
+  x = study.get_config()
+  x.shrink()
+  assert 1 < x.batch <= x.prompts.count
+
+
 def test_plain_steps_are_no_length_of_a_drafter_of_features():
   def built(*taps):
     drafter = types.SimpleNamespace(taps=taps)
