@@ -242,6 +242,10 @@ def test_it_is_described_and_read_otherwise(target, tmp_path):
   count = sum(x.size for x in tensors_of(False).values())
   assert (found.kind, found.parameters) == ('assistant', count)
   others = assistant.alternatives(target, path)
-  assert len(others) == 2
+  assert [*others.values()] == [
+    {'read_as': {'normed': False}}, {'read_as': {'ahead': 1}}
+  ]  # fmt: skip
+  _, back = assistant.alternatives(target, path, {'ahead': 1}).values()
+  assert back['read_as']['ahead'] == 0
   for options in others.values():
     assistant.load(target, path, **options)

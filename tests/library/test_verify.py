@@ -257,6 +257,9 @@ def test_a_sibling_is_no_earlier_one(drawn, temperature, expected):
     jnp.array(q[temperature]), taken, logits, temperature
   )
   np.testing.assert_allclose(found, expected, atol=1e-6)
+  half = jnp.array(q[temperature], jnp.float16)
+  law = static_tree.remaining(half, taken, logits, temperature)
+  assert law.dtype == half.dtype
 
 
 def test_pairs_with_a_hub_are_judged_as_in_the_paper(float64):
