@@ -453,6 +453,12 @@ def installed(monkeypatch):
     ),
     ({'device': 'v5e'}, ('device: ', 'weights=int8', 'v5e:2x2 mesh.model=2')),
     ({'target': Sizes('70b'), 'batch': 4096}, ('device: ', 'smaller models')),
+    # A mesh that key-value heads do not divide holds more than a smaller one.
+    (
+      {'device': 'h100:16', 'mesh': Mesh(1, 16), 'target': Sizes('70b')}
+      | {'batch': 200},
+      ('device: ', 'h100:8 mesh.model=8'),
+    ),
     ({'sampling': SamplingValues(regex='a+')}, ('sampling',)),
     ({'sampling': SamplingValues(top_p=2.0)}, ('sampling', 'top_p')),
   ],
@@ -634,6 +640,17 @@ def test_an_estimate_by_hand(installed, monkeypatch):
   ]
   assert made['layers'] == [32, 16]
   assert made['alpha'] is None
+
+
+def test_the_ten_largest_places_are_listed():
+  counts = hlo.Counts(
+    {('launches', 'score', f'{i}'): 1000 * (i + 1) for i in range(12)}
+  )
+  step = Step(0.0, 0.0)
+  found = estimate._describe(GPU, counts, step, step)['largest']
+  assert found == [
+    ['score', f'{i}', pytest.approx((i + 1) * 2.5e-3)] for i in range(11, 1, -1)
+  ]
 
 
 def test_another_process_is_asked(folder, installed, monkeypatch):

@@ -178,8 +178,7 @@ def check_memory(x: Compiled, shapes: Shapes) -> None:
   for ways in (2**n for n in range(1, _MOST_CHIPS.bit_length())):
     mesh = sharding.plan_mesh(x.mesh.data, ways)
     where = Placement(mesh, split_draft=shapes.placement.split_draft)
-    more = ways > x.mesh.model and heads % ways == 0
-    if more and fits(placement=where, bits=programs.FLOATS):
+    if heads % ways == 0 and fits(placement=where, bits=programs.FLOATS):
       device = devices.with_chips(x.device, x.mesh.data * ways)
       found.append(f'device={device} mesh.model={ways}')
       break
