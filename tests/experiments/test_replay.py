@@ -1,8 +1,11 @@
 """Replayed target calls: by enumeration, and beside the loop itself."""
 
 import dataclasses
+import itertools
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +15,9 @@ from specjax.certify import cases, exact, tiny_models
 from specjax.drafters import lm, ngram, plain
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
+from specjax.prompts.conversations import Conversation
 from specjax.stats import theory
+from specjax.types import Draft
 from tests.support import models
 
 LIMIT, EOS = 4, (2,)
@@ -81,6 +86,73 @@ def test_calls_of_a_chosen_draft(float64):
     one = np.ones(len(text))
     seen = watched(text, one, one, *drafts, False)
     assert seen.calls(2) == pytest.approx(calls, abs=1e-12)
+
+
+def recorded(drafts):
+  """Records of four rows, in each of which the target wrote token 1."""
+  p = jnp.full((4, 3), jnp.array([0.5, 0.25, 0.25]))
+  tokens = jnp.array([[1, 2], [1, 2], [0, 2], [2, 1]])
+  size, none = jnp.array([2, 0, 1, 1]), jnp.zeros((4, 2), jnp.int32)
+  written = replay._Seen(none, none[:, 0], jnp.ones(4, jnp.int32), p)
+  found = replay._record(Draft(tokens, none, size, drafts), written)
+  assert found.p.tolist() == [0.25] * 4
+  assert (found.tokens == tokens).all()
+  assert (found.size == size).all()
+  return found
+
+
+def test_the_record_of_a_drawn_draft():
+  """Of its first token; nodes beyond the size need no distribution."""
+  q, none = [0.25, 0.5, 0.25], [0.0] * 3
+  drafts = jnp.array([[q, q], [none, none], [q, none], [none, q]])
+  found = recorded(drafts)
+  assert found.finite.tolist() == [True, True, True, False]
+  assert found.q.tolist() == [0.5, 0, 0.5, 0]
+  assert found.beta.tolist() == [0.75, 0, 0.75, 0]
+
+
+def test_the_record_of_a_chosen_draft():
+  """Its first token has all of q, if there is one."""
+  found = recorded(None)
+  assert found.finite.all()
+  assert found.q.tolist() == [1, 0, 0, 0]
+  assert found.beta.tolist() == [0.25, 0, 0.5, 0.25]
+
+
+def test_every_turn_is_watched(monkeypatch):
+  """Drawn drafts of one token, chosen ones whole.
+
+  The first of two prompts has a second turn, which holds the answer.
+  """
+  asked = []
+
+  def watch(ways, job, drawn):
+    asked.append((ways, job.prompts, drawn))
+    new = np.broadcast_to(job.new_tokens, 2)
+    return [[watched([7] * n, (), ()) for n in new] for _ in ways]
+
+  def write(says, answers):
+    return [len(says), *itertools.chain(*answers)]
+
+  monkeypatch.setattr(replay, 'watch', watch)
+  methods = [
+    types.SimpleNamespace(single=f'one of {name}', way=name) for name in 'ab'
+  ]
+  first = measure.Job([[1], [1]], np.arange(2), None, 3, 0, 8)
+  talks = [Conversation(says, write, (9, 9)) for says in (('x', 'y'), ('x',))]
+  drawn = True, False
+  found = replay.watch_turns(methods, first, drawn, talks)
+  ways = ['one of a', 'b']
+  assert asked == [
+    (ways, [[1], [1]], drawn),
+    (ways, [[2, 7, 7, 7], [1]], drawn),
+  ]
+  lengths = [[[len(w.text) for w in row] for row in seen] for seen in found]
+  assert lengths == [[[3, 3], [3]]] * 2
+  asked.clear()
+  alone = replay.watch_turns(methods, first, drawn, [])
+  assert [[len(row) for row in seen] for seen in alone] == [[1, 1]] * 2
+  assert len(asked) == 1
 
 
 GAMMA, NEW = models.DEPTH, 40
