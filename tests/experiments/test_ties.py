@@ -6,6 +6,7 @@ met exactly: one step less is a tie, one step more a bug.
 
 import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -152,6 +153,18 @@ def test_only_the_largest_logits_and_the_two_tokens_make_noise(monkeypatch):
   assert noise(15, (0, 1)) == 2
   assert noise(16, (0, 1)) < 1e-10
   assert noise(16, (0, 16)) == 2
+
+
+def test_each_weight_moves_by_one_unit_up_or_down():
+  weights = {
+    'single': jnp.ones(64), 'half': jnp.ones(64, 'bfloat16'),
+    'whole': jnp.arange(3),
+  }  # fmt: skip
+  found = ties._nudge(weights)
+  for name, unit in (('single', UNIT), ('half', 2.0**-7)):
+    assert found[name].dtype == weights[name].dtype
+    assert {*found[name].tolist()} == {1 - unit, 1 + unit}
+  assert found['whole'].tolist() == [0, 1, 2]
 
 
 def test_what_is_no_number_excuses_nothing(explain):
