@@ -14,6 +14,7 @@ from specjax.checkpoints.families import FAMILIES, conversion
 from specjax.drafters import plain
 from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
+from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import sharding, transformer
 from specjax.types import KV, Params, Spec, SpecState
@@ -124,6 +125,37 @@ def test_processes_that_were_not_joined_are_refused(folder):
   mesh = Mesh(processes=2, coordinator='a:1')
   with pytest.raises(ValueError, match='this program works in 1: leave it at'):
     load.load_experiment(plan(tiny.experiment(folder, mesh=mesh)))
+
+
+@pytest.mark.parametrize(
+  ('mesh', 'processes', 'devices', 'error'),
+  [
+    (Mesh(), 1, 1, ''),
+    (Mesh(), 1, 4, ''),  # What one process leaves out nobody misses.
+    (Mesh(data=2), 1, 4, ''),
+    (Mesh(data=2, model=2), 1, 4, ''),
+    (Mesh(data=2, model=2, processes=2), 2, 4, ''),
+    (Mesh(data=2, model=2, processes=0), 2, 4, ''),
+    (Mesh(data=2, model=2), 2, 4, r'mesh\.processes'),
+    (Mesh(data=2, model=2, processes=3), 2, 4, r'mesh\.processes'),
+    (Mesh(data=2, model=2), 1, 3, r'mesh\.data .* choose less'),
+    (Mesh(data=3, processes=2), 2, 4, r'mesh\.data .* use all'),
+    (Mesh(processes=2), 2, 2, r'mesh\.data .* use all'),
+  ],
+)
+def test_a_mesh_of_the_devices_that_there_are(
+  monkeypatch, mesh, processes, devices, error
+):
+  monkeypatch.setattr(jax, 'process_count', lambda: processes)
+  monkeypatch.setattr(jax, 'device_count', lambda: devices)
+  monkeypatch.setattr(sharding, 'make_mesh', sharding.plan_mesh)
+  if error:
+    with pytest.raises(UserError, match=f'^{error}'):
+      meshes.make_placement(mesh)
+  elif mesh.data == 1:
+    assert meshes.make_placement(mesh) is None
+  else:
+    assert meshes.make_placement(mesh) == meshes.plan_placement(mesh)
 
 
 def test_heads_that_are_not_divided_are_refused(folder):
