@@ -256,7 +256,8 @@ def _first(found: Rows, wanted: Rows) -> str | None:
 def find(ways: list[Scoring], prompt, new) -> Parting | None:
   """Names the first operation whose bits part while a text is decoded.
 
-  The last block ends with the text, and so the first begins within the prompt.
+  The last block ends with the text, and so the first begins within the prompt,
+  unless that is shorter than a block.
   Behind a text that is shorter than a block come tokens that are 0.
 
   Args:

@@ -6,12 +6,16 @@ named must be there in the logits, too.
 
 import contextlib
 import functools
+import types
+from unittest import mock
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specjax import native, sampling
 from specjax.bench import parting, ties
@@ -176,6 +180,39 @@ def test_the_first_block_of_a_text_is_looked_at():
   both = ways(wrong, params)
   assert parting.find(both, PROMPT, NEW) == Parting('head', 2)
   assert parting.find(both, PROMPT + NEW, TEXT[40:50]).operation == NOWHERE
+
+
+@given(
+  st.integers(1, 12),  # tokens of the prompt
+  st.integers(0, 30),  # and behind it
+  st.integers(2, 6),  # rows of a block
+)
+def test_blocks_cover_a_text_without_gaps(prompt, new, rows):
+  """From within the prompt, if it is no shorter than a block, to the end."""
+  begins = []
+
+  class Walk(parting._Walk):
+    """A cache is the number of its tokens, and nothing parts."""
+
+    def read(self, way, length, sources):
+      return length - 1
+
+    def in_few(self, begin, cache, named):
+      assert cache == begin
+      begins.append(begin)
+      return {}, begin + rows
+
+    def in_block(self, begin, rows, cache, named):
+      return {}
+
+  model = types.SimpleNamespace(config=types.SimpleNamespace(encoder=None))
+  both = ways(model, None, rows)
+  with mock.patch.object(parting, '_Walk', Walk):
+    found = parting.find(both, [1] * prompt, [2] * new)
+  assert found == Parting(NOWHERE)
+  assert 0 <= begins[0] < max(prompt, rows)
+  assert begins[-1] + rows == max(prompt + new, rows)
+  assert len(begins) == (begins[-1] - begins[0]) // rows + 1
 
 
 @pytest.mark.slow
