@@ -14,6 +14,9 @@ from specjax.bench.config import Candidate, Certificate
 from specjax.bench.plan import plan, plan_drafter
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
+from specjax.errors import UserError
+from specjax.models.config import GatedDelta, Latent, TransformerConfig
+from specjax.models.own import Sizes
 from specjax.types import Target
 from tests.support import tiny
 from tests.support.processes import ROOT
@@ -66,6 +69,22 @@ def test_settings_have_what_was_asked_for(folder):
   whole, one = Certificate(), Certificate(rule='specjax.verify.token')
   assert results.default_folder(whole).endswith('certify-00104b')
   assert results.default_folder(one) != results.default_folder(whole)
+
+
+@pytest.mark.parametrize('name', ['', 'a/b', '/a', 'a/'])
+def test_a_name_that_no_folder_can_have_is_refused(name):
+  with pytest.raises(UserError, match=r'^name '):
+    results.default_folder(Certificate(name=name))
+
+
+@pytest.mark.parametrize(
+  ('length', 'new'), [(16, 64), (100, 28), (112, 16), (113, 64), (None, 64)]
+)
+def test_new_tokens_leave_place_for_prompts(folder, length, new):
+  """Half of 128 positions, or at least 16 that prompts leave."""
+  x = tiny.experiment(folder, max_new_tokens=None)
+  x.prompts.length = length
+  assert plan(x).max_new_tokens == new
 
 
 def test_nothing_changes_a_plan(folder):
@@ -238,6 +257,58 @@ def predicted(x, **options):
   described = load.survey(planned).described
   held = memory.predict(planned, described, 16, 2, **options)
   return planned, described, held
+
+
+@pytest.mark.parametrize(
+  ('count', 'rows'), [(1, 1), (16, 16), (17, 9), (32, 16), (33, 11)]
+)
+def test_16_texts_are_watched_at_once_in_equal_parts(count, rows):
+  assert memory.rows_watched(count) == rows
+
+
+SMALL = TransformerConfig(512, 64, 4, 4, 2, 16, 128, 256)
+STATES = GatedDelta((0, 1), 2, 4, 8, 16, 4)
+
+
+@pytest.mark.parametrize(
+  ('config', 'slots', 'entries', 'wide'),
+  [
+    # The MLP, six times the width, and keys and values of four layers.
+    (SMALL, 128, 2 * 128 + 6 * 64 + 4 * 2 * 32, 12 * 4 * 128),
+    # Of a model of other code the MLP is four times as wide.
+    (
+      Sizes(512, 64, 4, 2, 16, 256),
+      128,
+      2 * 256 + 6 * 64 + 4 * 2 * 32,
+      12 * 2 * 128,
+    ),
+    # Latents of 32 entries and 8 that are turned, as queries of four heads.
+    (
+      dataclasses.replace(SMALL, num_kv_heads=1, latent=Latent(32, 8, 16, 16)),
+      128,
+      2 * 128 + 6 * 64 + 4 * 40 + 2 * 4 * 40,
+      12 * 4 * 128,
+    ),
+    # Two layers with states, of 96 channels and 64 values, while the cache is
+    # small.
+    (
+      dataclasses.replace(SMALL, recurrent=STATES),
+      128,
+      2 * 128 + 6 * 64 + 2 * 2 * 32,
+      16 * 4 * 128 + 32 * (96 + 64),
+    ),
+    (
+      dataclasses.replace(SMALL, recurrent=STATES),
+      1024,
+      2 * 128 + 6 * 64 + 2 * 2 * 32,
+      12 * 4 * 1024,
+    ),
+  ],
+)
+def test_bytes_of_activations_of_a_token(config, slots, entries, wide):
+  """Entries in the dtype of the model, beside floats that it makes."""
+  for dtype, size in (('float32', 4), ('bfloat16', 2)):
+    assert memory._width(config, dtype, slots) == size * entries + wide
 
 
 def test_memory_is_charged_once_for_all_draft_lengths(folder):
