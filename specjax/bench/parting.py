@@ -256,9 +256,9 @@ def _first(found: Rows, wanted: Rows) -> str | None:
 def find(ways: list[Scoring], prompt, new) -> Parting | None:
   """Names the first operation whose bits part while a text is decoded.
 
-  The last block ends with the text, and so the first begins within the prompt,
-  unless that is shorter than a block.
-  Behind a text that is shorter than a block come tokens that are 0.
+  The last block ends with the text, and so the first begins within the prompt.
+  If the prompt is too short for that, the first block begins with the prompt,
+  and behind the text come tokens that are 0.
 
   Args:
     ways: the two that are compared, of one set of weights.
@@ -278,7 +278,9 @@ def find(ways: list[Scoring], prompt, new) -> Parting | None:
   tokens[:length] = *text, *new
   walk, size = _Walk(few, many, tokens), many.rows
   lowest = max(len(text) - 1 - size, -1)
-  begins = range(length - size, lowest, -size)[::-1] or range(1)
+  begins = range(length - size, lowest, -size)[::-1]
+  if not begins or begins[0] >= len(text):
+    begins = range(0, length, size)
   cache = walk.read(few, begins[0] + 1, sources)
   for begin in begins:
     wanted, after = walk.in_few(begin, cache, False)

@@ -188,7 +188,7 @@ def test_the_first_block_of_a_text_is_looked_at():
   st.integers(2, 6),  # rows of a block
 )
 def test_blocks_cover_a_text_without_gaps(prompt, new, rows):
-  """From within the prompt, if it is no shorter than a block, to the end."""
+  """From within the prompt to the end, or beyond it for a short prompt."""
   begins = []
 
   class Walk(parting._Walk):
@@ -210,8 +210,11 @@ def test_blocks_cover_a_text_without_gaps(prompt, new, rows):
   with mock.patch.object(parting, '_Walk', Walk):
     found = parting.find(both, [1] * prompt, [2] * new)
   assert found == Parting(NOWHERE)
-  assert 0 <= begins[0] < max(prompt, rows)
-  assert begins[-1] + rows == max(prompt + new, rows)
+  assert 0 <= begins[0] < prompt
+  beyond = begins[-1] + rows - (prompt + new)
+  assert 0 <= beyond < rows
+  assert beyond == 0 or begins[0] == 0
+  assert beyond == 0 or prompt < rows
   assert len(begins) == (begins[-1] - begins[0]) // rows + 1
 
 
