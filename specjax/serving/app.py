@@ -389,7 +389,6 @@ def server(
     app,
     log_level='warning',
     access_log=False,
-    lifespan='on',
     http=impatient,
     timeout_graceful_shutdown=int(grace + _LATER),
   )
@@ -399,11 +398,13 @@ def server(
 @contextlib.contextmanager
 def quiet_signals() -> Iterator[None]:
   """Signals that uvicorn ends with, and raises again, end nothing else."""
-  kinds = signal.SIGINT, signal.SIGTERM
-  before = [signal.signal(kind, lambda *_: None) for kind in kinds]
+  before = {
+    kind: signal.signal(kind, lambda *_: None)
+    for kind in (signal.SIGINT, signal.SIGTERM)
+  }
   signal.set_wakeup_fd(-1)
   try:
     yield
   finally:
-    for kind, handler in zip(kinds, before, strict=True):
+    for kind, handler in before.items():
       signal.signal(kind, handler)

@@ -13,8 +13,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from specjax.serving import app as serving_app
+from specjax.serving.worker import Counters
 from tests.support import processes
 
 PATIENCE = 0.4
@@ -116,6 +118,41 @@ def test_who_reads_is_not_dropped():
       count += len(one.recv(2**20))
       assert not app.left.is_set()
     assert count > 2**20
+
+
+GIVEN = (
+  ({}, False),
+  ({'Authorization': 'a key'}, False),
+  ({'Authorization': 'Basic a key'}, False),
+  ({'Authorization': 'Bearer another'}, False),
+  ({'Authorization': 'Bearer a key'}, True),
+  ({'Authorization': 'bearer  a key'}, True),
+)
+STATUS = {  # with the key, and without it
+  '/': (200, 200),
+  '/v1/chat/completions': (400, 401),
+  '/v1/completions': (400, 401),
+  '/v1/responses': (404, 404),
+  '/v1/models': (200, 401),
+  '/v1/models/{name:path}': (200, 401),
+  '/health': (200, 200),
+  '/metrics': (200, 200),
+}
+
+
+@pytest.mark.parametrize(('headers', 'known'), GIVEN)
+def test_all_that_is_of_the_model_needs_the_key(headers, known):
+  service = types.SimpleNamespace(
+    limits=types.SimpleNamespace(model='tiny', length=9), described={},
+    check=lambda: None, counters=Counters('tiny', 2),
+  )  # fmt: skip
+  made = serving_app.make(service, 'a key')
+  client, found = TestClient(made, headers=headers), {}
+  for route in made.routes:
+    method = 'POST' if 'POST' in route.methods else 'GET'
+    path = route.path.replace('{name:path}', 'tiny')
+    found[route.path] = client.request(method, path).status_code
+  assert found == {path: status[not known] for path, status in STATUS.items()}
 
 
 PROGRAM = '''
