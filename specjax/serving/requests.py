@@ -5,6 +5,7 @@ those of `sampling.make`, which checks them later.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -249,11 +250,9 @@ def _bias(value: Any, vocab_size: int) -> dict[int, float]:
   if not isinstance(value, dict):
     raise _wrong(name, 'must be an object of token ids')
   for token, bias in value.items():
-    # Of other digits `int` takes some too.
-    if not (token.isascii() and token.isdigit() and len(token) < 10):
-      raise _wrong(name, f'has {token[:20]!r}, which is no token id')
-    if int(token) >= vocab_size:
-      raise _wrong(name, f'has token {token}: there are {vocab_size} tokens')
+    if not re.fullmatch('[0-9]{1,9}', token) or int(token) >= vocab_size:
+      what = f'has {token[:20]!r}, which is no token id below {vocab_size}'
+      raise _wrong(name, what)
     if not abs(_number(name, bias)) <= 100:
       raise _wrong(name, 'must have numbers from -100 to 100')
   return {int(token): bias for token, bias in value.items()}
