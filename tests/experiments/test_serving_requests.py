@@ -1,6 +1,7 @@
 """Requests as they are read: every field is taken, or refused by its name."""
 
 import asyncio
+import gc
 import json
 import re
 import threading
@@ -77,7 +78,12 @@ WRONG = {
   'top_p': [[1]],
   'min_p': [0.1],
   'min_tokens': [3],
-  'logit_bias': [{'3': 1}, {'x': 1}, {'-1': 1}, {'2048': 1}, {'3': 101}, [3]],
+  'logit_bias': [
+    *({token: 1} for token in ('3', '', 'x', '-1', '\u0663', '2048')),
+    *({'9' * count: 1} for count in (10, 5000)),
+    {'3': 101},
+    [3],
+  ],
   'seed': [1.0, -1, 2**32],
   'stop': ['', [3], ['a'] * 17],
   'stream': [1],
@@ -300,6 +306,36 @@ def test_schemas_that_nobody_waits_for_are_not_compiled(monkeypatch):
 
   asyncio.run(clients())
   assert begun == ['first', 'second']
+
+
+def test_a_schema_that_is_refused_after_its_client_left_is_no_error(
+  monkeypatch,
+):
+  begun, go_on, told = threading.Event(), threading.Event(), []
+
+  def compile_one(self, schema):
+    begun.set()
+    go_on.wait(60)
+    if schema == 'wrong':
+      raise Refused(schema)
+
+  monkeypatch.setattr(schemas.Compiled, '_compile', compile_one)
+  monkeypatch.setattr(schemas, '_KEPT', 1)  # The other one takes its place.
+
+  async def clients():
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: told.append(context))
+    made = schemas.Compiled(None, 4, ())
+    gone = asyncio.create_task(made.of('wrong'))
+    assert await asyncio.to_thread(begun.wait, 60)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    go_on.set()
+    await made.of('other')
+
+  asyncio.run(clients())
+  gc.collect()
+  assert told == []
 
 
 def test_more_tokens_than_there_are_is_all_of_them():
