@@ -153,6 +153,33 @@ def test_it_follows_a_change_of_acceptance_and_of_length():
   assert policy.choices[-1] == 0
 
 
+def test_a_try_of_the_longest_draft_is_one_chunk(monkeypatch):
+  """After so many chunks without it; the choice stays."""
+  monkeypatch.setattr(goodput, 'PROBE', 5)
+  costly = table({0: 1.0, 1: 9.0, 2: 9.0, 4: 9.0})
+  policy = Goodput(LOADED, LENGTHS, table=costly)
+  found = [(policy.choose(50), policy._trial) for _ in range(18)]
+  assert found == ([(0, False)] * 5 + [(4, True)]) * 3
+  # Where the longest draft is the best one, it needs no try.
+  policy = Goodput(LOADED, LENGTHS, table=FREE)
+  found = [(policy.choose(50), policy._trial) for _ in range(18)]
+  assert found == [(4, False)] * 18
+
+
+def test_a_choice_stays_for_four_chunks_and_unless_it_gains(monkeypatch):
+  policy = Goodput(LOADED, (1, 2), table=table({1: 1.0, 2: 1.0}))
+  worth = {1: 100.0, 2: 99.0}
+  monkeypatch.setattr(policy, 'worth', lambda length, *_: worth[length])
+  found = [policy.choose(50)]
+  worth[2] = 103.0
+  found += [policy.choose(50) for _ in range(5)]
+  assert found == [1] * 4 + [2] * 2
+  worth[1] = 106.0  # 103 and 3 percent are more.
+  assert [policy.choose(50) for _ in range(6)] == [2] * 6
+  worth[1] = 106.1
+  assert policy.choose(50) == 1
+
+
 def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
   clock = [0.0]
 

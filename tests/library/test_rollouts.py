@@ -196,6 +196,18 @@ def test_wrong_sizes_are_named_before_anything_runs(field, changes):
     made(**changes)
 
 
+@pytest.mark.parametrize(('drafts', 'most'), [(False, 512), (True, 40)])
+def test_texts_take_all_positions_of_target_and_draft(drafts, most):
+  _, draft = pair()
+  short = dataclasses.replace(
+    draft, make=lambda depth: lm.make(SMALL, depth)._replace(positions=40)
+  )
+  given = {'draft': short} if drafts else {}
+  assert made(drafts, **given, longest_prompt=most - NEW).width == most
+  with pytest.raises(ValueError, match=rf'^longest_prompt .* {most} positions'):
+    made(drafts, **given, longest_prompt=most - NEW + 1)
+
+
 @pytest.mark.parametrize(
   ('field', 'changes'),
   [
