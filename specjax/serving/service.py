@@ -101,7 +101,9 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     longest = pair.drafter.make(gamma)
   given = {k: v for k, v in plan.sampling.stages.items() if v is not None}
   names = tuple(dict.fromkeys((*x.stages, *given)))
-  slots = length + 1 + longest.depth + 1 + longest.beyond
+  # Behind an encoder an answer begins with a token of its own.
+  limit = length + apart
+  slots = buffers.slots_for(Spec(pair.target.model, longest, pair.rule), limit)
   with blame():
     made = api.prepare(
       pair.target,
@@ -113,7 +115,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
         temperature=1.0,
         rule=pair.rule,
         logprobs=x.logprobs,
-        slots=caches.round_slots(slots),
+        slots=slots,
       ),
       origins=True,
     )
@@ -137,7 +139,8 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     x.ignore_tools,
   )
 
-  def open_one(params: Params, spec: Spec, rows: int, slots: int, **options):
+  def open_one(params: Params, spec: Spec, rows: int, **options):
+    slots = buffers.slots_for(spec, limit)
     return pool.Pool(
       params,
       spec=spec,
@@ -149,16 +152,13 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
       **options,
     )
 
-  held = open_one(
-    made.params, made.spec, x.rows, made.slots, values=values, policy=policy
-  )
+  held = open_one(made.params, made.spec, x.rows, values=values, policy=policy)
   opened = Opened(pair, held, kinds, given, limits)
 
   def open_without_draft(drafter: Drafter, rows: int, values: Sampling):
     spec = dataclasses.replace(made.spec, drafter=drafter, rule=verify.token)
-    slots = buffers.slots_for(spec, length + 1)
     params = Params(made.params.target, None)
-    return open_one(params, spec, rows, slots, values=values)
+    return open_one(params, spec, rows, values=values)
 
   if x.predictions:
     values_of_copies = opened.predicting.values(1.0, **given)
@@ -420,12 +420,6 @@ class Service:
           values = values._replace(prediction=row)
         most = limits.length - (0 if limits.apart else len(ids))
         new = asked.new_tokens or min(limits.new_tokens, most)
-        least = given.get('min_new_tokens') or 0
-        if least > new:
-          raise Refused(
-            f'min_tokens is {least}, but the answer has at most {new} tokens',
-            'min_tokens',
-          )
         for _ in range(asked.n):
           key = generate.row_keys(seed, [len(found)])
           found.append(pool.Request(ids, new, key, values))

@@ -16,9 +16,10 @@ from specjax.drafters import lm
 from specjax.models.config import Encoder
 from specjax.programs import generate as show
 from specjax.programs import inspect
+from specjax.serving import service
 from specjax.types import Target
 from tests.library.test_encoder_decoder import OPTIONS, without_a_layer
-from tests.support import family_outputs, models
+from tests.support import family_outputs, models, serving
 
 UNREAD = (
   'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight'
@@ -164,3 +165,11 @@ def test_a_draft_with_an_encoder_needs_a_target_with_one(folder):
     load_experiment(plan(x))
   with pytest.raises(ValueError, match='draft is an encoder-decoder'):
     lm.load(Target(models.TARGET), str(folder / 'draft'))
+
+
+def test_a_service_has_room_for_the_token_that_an_answer_begins_with(folder):
+  """Besides two drafted tokens, and the token behind them."""
+  x, pair = serving.load(folder, predictions=0, plain=False)
+  for length, slots in ((124, 128), (125, 256)):
+    x.length = length
+    assert service.open_pools(x, pair, 'tiny').held.slots == slots

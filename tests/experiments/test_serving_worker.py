@@ -1,8 +1,10 @@
 """The thread that owns the pool: what it tells, when, and how it ends."""
 
+import dataclasses
 import functools
 import threading
 import time
+import types
 
 import pytest
 
@@ -15,7 +17,7 @@ from specjax.models import table
 from specjax.programs import serve
 from specjax.requests import pool, request_sampling
 from specjax.serving import service, worker
-from specjax.serving.requests import Asked
+from specjax.serving.requests import Asked, Refused
 from specjax.serving.worker import Counters
 from specjax.types import Params, Spec, Target
 from tests.support import models, serving, tiny
@@ -139,6 +141,16 @@ def test_whatever_goes_on_ends_with_an_error_when_it_is_closed(made):
   assert made.failure is None
 
 
+def test_the_thread_sleeps_while_there_is_nothing_to_do(made):
+  thread = threading.Thread(target=made._take, daemon=True)
+  thread.start()
+  thread.join(0.2)
+  assert thread.is_alive()
+  made.abort()
+  thread.join(10)
+  assert not thread.is_alive()
+
+
 def test_a_bug_ends_all_texts_and_is_kept(made):
   broken, failed = ZeroDivisionError('a bug'), threading.Event()
 
@@ -197,17 +209,78 @@ def test_a_key_is_read_from_its_variable(monkeypatch):
     serve.check(serving.settings(None))
 
 
+@pytest.mark.parametrize('most', [48, 128])
 def test_a_length_beyond_the_positions_is_refused_and_the_default_is_not(
-  folder,
+  most, tmp_path
 ):
-  x, pair = serving.load(folder)
-  most = pair.target.model.config.max_positions
+  tiny.write_pair(tmp_path, max_positions=most)
+  x, pair = serving.load(tmp_path)
   x.length = most + 1
   with pytest.raises(UserError, match=rf'^length .* at most {most},'):
     service.open_pools(x, pair, 'tiny')
   for given in (most, None):
     x.length = given
     assert service.open_pools(x, pair, 'tiny').limits.length == most
+
+
+@pytest.mark.parametrize(
+  ('length', 'slots'),
+  [
+    (123, [128, 128, 128]),
+    (124, [128, 256, 128]),
+    (125, [128, 256, 128]),
+    (126, [256, 256, 128]),
+    (127, [256, 256, 128]),
+    (128, [256, 256, 256]),
+  ],
+)
+def test_slots_hold_a_whole_text_and_a_step(folder, length, slots):
+  """Drafts of 2 and 4 tokens and of none, and the token behind them."""
+  x, pair = serving.load(folder, length=length)
+  opened = service.open_pools(x, pair, 'tiny')
+  assert [held.slots for held in opened.pools] == slots
+
+
+def test_a_model_that_owns_its_cache_has_slots_for_every_node(folder):
+  x, pair = serving.load(folder, predictions=0, plain=False)
+  rules = pair.planned.rules
+  rules |= dict.fromkeys(rules, verify.recursive)
+  own = pair.target.model._replace(empty=lambda *_: None)
+  pair.target = dataclasses.replace(pair.target, model=own)
+  make = pair.drafter.make
+  pair.drafter = dataclasses.replace(
+    pair.drafter, model=own, make=lambda depth: make(depth)._replace(nodes=9)
+  )
+  for x.length, slots in ((118, 128), (119, 256)):
+    assert service.open_pools(x, pair, 'tiny').held.slots == slots
+
+
+def test_a_request_may_take_the_whole_length_and_no_more_than_it(folder):
+  x, pair = serving.load(folder, length=125, stages=('min_new_tokens',))
+  made = service.Service(service.open_pools(x, pair, 'tiny'))
+  values = {'temperature': 1.0, 'min_new_tokens': 25}
+  whole = Asked(False, [[1] * 100], values, new_tokens=25)
+  for asked in (whole, whole._replace(plain=True)):
+    (request,) = made._prepare(asked, None, 0)
+    assert len(request.prompt) + request.new_tokens == 125
+  for new in (24, 26):
+    with pytest.raises(Refused) as error:
+      made._prepare(whole._replace(new_tokens=new), None, 0)
+    assert error.value.param == 'max_tokens'
+  made.close()
+
+
+@pytest.mark.parametrize('chat', [False, True])
+@pytest.mark.parametrize('stages', [(), ('constraint',)])
+@pytest.mark.parametrize('plain', [False, True])
+def test_clients_are_told_what_is_taken(chat, stages, plain):
+  limits = types.SimpleNamespace(plain=plain, stages=stages, rows=3)
+  pair = types.SimpleNamespace(form=types.SimpleNamespace(chat=chat))
+  opened = types.SimpleNamespace(pair=pair)
+  made = types.SimpleNamespace(limits=limits, _opened=opened)
+  assert service.Service.described.fget(made) == {
+    'chat': chat, 'plain': plain, 'json_schema': bool(stages), 'rows': 3
+  }  # fmt: skip
 
 
 @pytest.mark.slow
