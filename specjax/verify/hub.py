@@ -90,11 +90,10 @@ def accept(draft: Draft, scores: Scores) -> jax.Array:
     jnp.minimum(trees.child(above, (rank == i) & exists)[above], nodes - 1)
     for i in range(2)
   )
-  paired = trees.child(above, (rank == 1) & exists)[above] < nodes
   hub = planned.hub[above]
   hub_is_first = draft.tokens[one] == hub
+  # 0 where there is no second sibling.
   other = at_tokens(planned.second[above], draft.tokens[two])
-  other = jnp.where(paired, other, 0)
   # The hub stays where the token behind it does not, and conversely.
   takes_hub = (1 - other) * planned.hub_first[above]
   earlier = jnp.where(
