@@ -147,6 +147,34 @@ def test_the_default_configuration_of_a_type_is_read(name):
   )
 
 
+# Their default was another one when files were written.
+_OTHERWISE = {
+  ('cohere', 'rope_parameters'),
+  ('internvl', 'tie_word_embeddings'),
+  ('mistral3', 'tie_word_embeddings'),
+  ('mistral3 of ministral3', 'tie_word_embeddings'),
+}
+
+
+@pytest.mark.parametrize('name', tiny_families.OPTIONS)
+def test_what_a_file_leaves_out_has_the_default_of_its_type(name):
+  """Or is missing, and said to be."""
+  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
+    **_RELEASED.get(name, {})
+  ).to_dict()
+  _, whole = conversion.read_attributes(FAMILIES, made)
+  for key in made.keys() - {'model_type', 'text_config'}:
+    if key in _RELEASED.get(name, ()) or (name, key) in _OTHERWISE:
+      continue
+    rest = {other: value for other, value in made.items() if other != key}
+    try:
+      _, found = conversion.read_attributes(FAMILIES, rest)
+    except ValueError as error:
+      found = str(error)
+    missing = f'attribute {key} is missing'
+    assert found == whole or missing in found, (key, found)
+
+
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [

@@ -71,17 +71,17 @@ def _read_experts(rest, known):
   return {'experts': experts}
 
 
-def _rows(*more: Row) -> tuple[Row, ...]:
+def _rows(more: Row, mlp_width: int) -> tuple[Row, ...]:
   return usual_rows(
     128000,
     _read_conv,
-    *more,
+    more,
     _read_old_name,
     rotary=rope.rope_row(1e6),
     epsilon=epsilon_row(1e-5, 'norm_eps'),
     tied=True,
     kv_heads=8,
-    intermediate_size=12288,
+    intermediate_size=mlp_width,
   )
 
 
@@ -96,7 +96,7 @@ LFM2 = like(
   DECODER,
   'lfm2',
   'Lfm2ForCausalLM',
-  rows=_rows(_read_width),
+  rows=_rows(_read_width, 12288),
   fixed={'qk_norm': True},
   only={'block_use_swiglu': True, 'use_pos_enc': True},
   harmless=frozenset(_UNREAD.split()),
@@ -121,7 +121,7 @@ LFM2_MOE = like(
   LFM2,
   'lfm2_moe',
   'Lfm2MoeForCausalLM',
-  rows=_rows(_read_experts),
+  rows=_rows(_read_experts, 7168),
   only={'use_expert_bias': True},
   harmless=frozenset(),
   sources={
