@@ -37,6 +37,9 @@ def noisy(seconds, count=8, seed=0):
 def test_what_can_be_is_let_pass():
   assert sanity_checks.find(timed()) == []
   assert sanity_checks.find(made.row()) == []  # Not timed.
+  # As many tokens as can be: all that was drafted, and one more.
+  most = made.row() | {'tau': made.row()['gamma'] + 1.0}
+  assert not [x for x in sanity_checks.find(most) if 'outside' in x]
   nothing = {'alpha': None, 'unit_prefixes': [0] * 8, 'alpha_mle': None}
   assert sanity_checks.find(timed(**nothing)) == []
 

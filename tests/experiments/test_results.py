@@ -50,6 +50,8 @@ def test_rows_of_another_layout_are_set_aside_and_stay(tmp_path):
   assert not again.has(**row())  # So the cell is measured again.
   for word in ('2 of 3 rows', '99, none', f'reads {SCHEMA}', 'again'):
     assert word in again.warning
+  _, warnings = results.read_folders(tmp_path, lambda row: '')
+  assert '2 of 3 rows' in warnings[0]
   assert len(file.read_text().splitlines()) == 3
 
 

@@ -289,6 +289,16 @@ def test_other_stages_leave_every_text_a_way_to_its_end(
     values_of([None, automaton], **stages)
 
 
+def test_a_text_may_go_through_the_first_state_again():
+  """(12)*, or the end 10, which only the first state allows."""
+  moves = np.full((3, VOCAB), -1, np.int16)
+  moves[0, 1], moves[1, 2], moves[0, 10] = 1, 0, 2
+  kinds = np.arange(VOCAB, dtype=np.int16)
+  one = sampling.Automaton('a', kinds, moves, (10,), '')
+  assert constrained.stuck(one, (), 0) == ''
+  assert 'to their end' in constrained.stuck(one, (2,), 0)
+
+
 def test_a_text_may_end_by_any_of_its_ends():
   moves = np.full((3, VOCAB), -1, np.int16)
   moves[0, 1], moves[1, 10], moves[2, 10] = 1, 2, 2  # 9 ends no text of these.

@@ -274,6 +274,7 @@ def test_a_refill_copies_no_cache():
     ({'chunk': 0}, '^chunk'),
     ({'group': -1}, '^group'),
     ({'prompts': [(1,), ()]}, 'prompt 1 is empty'),
+    ({'key': jnp.zeros((2, 2), jnp.uint32)}, 'key must be'),
     ({'new_tokens': [1, 200], 'slots': 128}, '128, but prompt 1 needs 256'),
     ({'new_tokens': [1, 2, 3]}, 'new_tokens must be one number or 2'),
   ],

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from specjax import sampling
+from specjax.loop import scoring
 from specjax.sampling import drawing
+from specjax.types import Context, Draft
 from tests.support import papers_in_numpy
 
 pytestmark = pytest.mark.usefixtures('optimized')
@@ -152,3 +154,17 @@ def test_uniform_numbers_are_below_1(dtype, bits, float64):
   u = sampling.uniform(ends, jnp.dtype(dtype))
   assert u.dtype == dtype
   assert u.tolist() == [0, 2.0**-bits, 1 - 2.0**-bits]
+
+
+def test_a_token_is_drawn_with_the_key_of_its_place_in_the_text():
+  """Of every node; one beside another is at the same place."""
+  keys = jax.random.split(jax.random.key(3), 2)
+  parents = jnp.array([[0, 0, 1, 3]] * 2)
+  length = jnp.array([5, 9])
+  draft = Draft(parents, parents, jnp.array([4, 4]), None)
+  ctx = Context(parents, length, None, None, None)
+  found = scoring.placed(keys, ctx, draft)
+  for row, depths in enumerate([(0, 1, 1, 2, 3)] * 2):
+    for node, depth in enumerate(depths):
+      wanted = jax.random.fold_in(keys[row], length[row] + depth)
+      assert found[row, node] == wanted

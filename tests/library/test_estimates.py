@@ -87,6 +87,9 @@ def test_a_positive_ratio_is_its_logarithms(values):
   assert found.interval == pytest.approx(list(np.exp(plain.interval)))
   assert found.error == pytest.approx(found.value * plain.error)
   assert found.freedom == plain.freedom
+  # So the ratio the other way round has the inverse ends.
+  inverse = estimates.ratio(np.ones(count), values)
+  assert inverse.interval == pytest.approx([1 / found.high, 1 / found.low])
   ends = [2 * x + 3 for x in (found.value, *found.interval)]
   scaled = found.scaled(2, 3)
   assert [scaled.value, *scaled.interval] == pytest.approx(ends)

@@ -39,6 +39,19 @@ def test_the_impossible_is_seen_at_once():
   assert fit_tests.power(SAMPLES, [(EXPECTED, never)], 1e-6) == 1
 
 
+def test_draws_of_one_law_are_judged_by_pearsons_statistic():
+  """Of four outcomes three are free."""
+  probs, drawn = (
+    np.array([0.1, 0.2, 0.3, 0.4]),
+    np.repeat(range(4), (8, 22, 27, 43)),
+  )
+  found = fit_tests.fit_drawn(drawn, np.tile(probs, (100, 1)))
+  expected = 100 * probs
+  pearson = ((np.bincount(drawn) - expected) ** 2 / expected).sum()
+  assert found.freedom == 3
+  assert found.statistic == pytest.approx(pearson)
+
+
 def test_rare_outcomes_share_a_group():
   group = fit_tests.groups(EXPECTED, 200)
   assert group[7] == -1

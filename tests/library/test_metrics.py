@@ -142,6 +142,10 @@ def test_acceptance_by_context():
   assert (high['steps'], high['acceptance']) == (2, pytest.approx(1 / 4))
   assert empty['steps'] == 0
   assert np.isnan(empty['acceptance'])
+  # One of ten rows lost a token: the interval ends at 1.
+  taken = np.array([[9]] * 9 + [[8]])
+  (near,) = metrics.by_context(taken, np.full((10, 1), 9), taken, [0, 99])
+  assert near['acceptance_ci'][1] == 1
 
 
 def test_autocorrelation():

@@ -272,3 +272,28 @@ def test_make_spreads_scalars_over_rows():
   np.testing.assert_allclose(made.top_p, [0.1, 0.2, 0.3])
   assert made.top_k is None
   assert made.min_p is None
+
+
+# The last values inside each range, and the first ones outside.
+TINY = float(np.finfo(np.float32).tiny)
+ENDS_OF_RANGES = {
+  'temperature': ((0, 1e37), (-TINY, 1.1e37, np.nan, np.inf)),
+  'top_k': ((0, 2**31 - 1), (-1, 2**31, 0.5)),
+  'top_p': ((TINY, 1), (0, 1 + 1e-6, 1.5, np.nan)),
+  'min_p': ((0, 1 - 1e-6), (-TINY, 1, np.nan)),
+  'repetition_penalty': ((TINY, 3e38), (0, -1, np.inf, np.nan)),
+  'presence_penalty': ((-2, 2), (-2 - 1e-6, 2 + 1e-6, np.nan)),
+  'frequency_penalty': ((-2, 2), (-2 - 1e-6, 2 + 1e-6, np.nan)),
+  'min_new_tokens': ((0, 2**31 - 1), (-1, 2**31, 0.5)),
+}
+
+
+@pytest.mark.parametrize('name', ENDS_OF_RANGES)
+def test_values_of_stages_are_in_their_ranges(name):
+  inside, outside = ENDS_OF_RANGES[name]
+  options = {'vocab_size': 8, 'eos': (1,)}
+  for value in inside:
+    sampling.make(1, **options | {name: value})
+  for value in outside:
+    with pytest.raises(ValueError, match=f'{name} must be'):
+      sampling.make(1, **options | {name: value})
