@@ -4,13 +4,14 @@
   python -m tests.mutants --since main --minutes 5
 
 A mutant is one small change of a module, made in a copy of the checkout. The
-test files that are nearest by imports run until one test fails; with
-`--contexts` first up to 40 tests that ran the changed statement. A mutant that
-cannot be imported does not count. One in which a test hangs is caught, since a
-test has a time limit (`setup.cfg`), here a third of `--limit`; one whose tests
-take longer than that together is not. Mutants that change nothing are in
-`equivalent_mutants.txt`, each with its reason. Results are appended to a file,
-and the same command goes on where it was stopped.
+test files that are nearest by imports run until one test fails, those first
+that name what the mutant changes; with `--contexts` before them up to 40 tests
+that ran the changed statement. A mutant that cannot be imported does not count.
+One in which a test hangs is caught, since a test has a time limit
+(`setup.cfg`), here a third of `--limit`; one whose tests take longer than that
+together is not. Mutants that change nothing are in `equivalent_mutants.txt`,
+each with its reason. Results are appended to a file, and the same command goes
+on where it was stopped.
 """
 
 import argparse
@@ -77,6 +78,24 @@ def nearest(users, module, count):
     key=lambda x: (-len(own & {*re.split('[._]', x)}), away[x], uses[x], x)
   )
   return [x.replace('.', '/') + '.py' for x in tests[:count]]
+
+
+def naming(old, new, files, count=3):
+  """The same test files, those first that name what a mutant changes.
+
+  A word counts the more, the fewer files have it. Where a mutant changes no
+  word, those of its statement count.
+  """
+  one, other = ({*re.findall(r'[a-z_]{4,}', text)} for text in (old, new))
+  words, texts = one ^ other or one, [(ROOT / x).read_text() for x in files]
+  found = [{w for w in words if re.search(rf'\b{w}\b', x)} for x in texts]
+  weight = collections.Counter(w for some in found for w in some)
+  worth = {
+    x: sum(1 / weight[w] for w in s) for x, s in zip(files, found, strict=True)
+  }
+  first = sorted(files, key=worth.get, reverse=True)[:count]
+  first = [x for x in first if worth[x]]
+  return first + [x for x in files if x not in first]
 
 
 def covering(contexts, path, line, files, count):
@@ -228,6 +247,7 @@ def main():
         if time.time() > end:
           break
         tests, begin = nearest(users, module_of(path), None), time.time()
+        tests = naming(old, new, tests)
         some = covering(contexts, path, line, tests, 40) if contexts else []
         tests = some + tests[: x.files]
         pathlib.Path(place, path).write_bytes(text)

@@ -65,6 +65,19 @@ def test_a_test_that_hangs_catches_a_mutant(tmp_path):
   assert found == ('caught', 'tests/test_it.py::test_loop')
 
 
+def test_files_that_name_what_changes_come_first(tmp_path, monkeypatch):
+  monkeypatch.setattr(mutants, 'ROOT', tmp_path)
+  files = {'a.py': 'this', 'b.py': 'this rare', 'c.py': '', 'd.py': 'rarely'}
+  for name, text in files.items():
+    (tmp_path / name).write_text(text)
+  found = mutants.naming('f(this, rare)', 'f(this)', [*files])
+  assert found == ['b.py', 'a.py', 'c.py', 'd.py']
+  # Without a word that changes, the words of the statement count.
+  found = mutants.naming('this + rare + 1', 'this + rare + 2', [*files])
+  assert found == ['b.py', 'a.py', 'c.py', 'd.py']
+  assert mutants.naming('x', 'y', [*files]) == [*files]
+
+
 class Contexts:
   """The tests that ran lines, as coverage tells them."""
 
