@@ -86,8 +86,9 @@ def naming(old, new, files, count=3):
   A word counts the more, the fewer files have it. Where a mutant changes no
   word, those of its statement count.
   """
-  one, other = ({*re.findall(r'[a-z_]{4,}', text)} for text in (old, new))
-  words, texts = one ^ other or one, [(ROOT / x).read_text() for x in files]
+  one, other = ({*re.findall(r'\b[A-Za-z_]\w{3,}', x)} for x in (old, new))
+  words = ((one ^ other) - {'True', 'False', 'None', 'pass'}) or one
+  texts = [(ROOT / x).read_text() for x in files]
   found = [{w for w in words if re.search(rf'\b{w}\b', x)} for x in texts]
   weight = collections.Counter(w for some in found for w in some)
   worth = {
@@ -137,10 +138,15 @@ def python(place, limit, *words):
     return status, out.read()
 
 
+def hang(x):
+  """The time limit of a test."""
+  return '-o', f'faulthandler_timeout={x.limit / 3}'
+
+
 def outcome(place, path, tests, x):
   """Returns the fate of a mutant in a copy, and the test that failed."""
-  hang = '-o', f'faulthandler_timeout={x.limit / 3}'
-  status, out = python(place, x.limit, *PYTEST, *hang, '-x', *x.slow, *tests)
+  words = *PYTEST, *hang(x), '-x', *x.slow, *tests
+  status, out = python(place, x.limit, *words)
   if status is None:
     return 'hung', ''
   if status in (0, 5):
@@ -148,7 +154,7 @@ def outcome(place, path, tests, x):
   failed = re.search(r'^(?:FAILED|ERROR) (.+?)(?: - |$)', out, re.MULTILINE)
   if failed is None and 'Timeout (' in out:
     ran = re.findall(r'"[^"\n]*(tests/[^"\n]+)", line \d+ in (test_\w+)', out)
-    return 'caught', '::'.join(ran[-1]) if ran else ''
+    return ('caught', '::'.join(ran[-1])) if ran else ('hung', '')
   if status != 1:  # No test ran: perhaps nothing can be imported.
     test = f'import specjax, {module_of(path)}'
     if failed is None or python(place, x.limit, '-c', test)[0]:
@@ -264,7 +270,7 @@ def main():
         print(f'{what[0]}, {cost} s: {path}:{line} {what[1]}', flush=True)
       found[path, old, new] = made
     # Tests that fail because of a mutant pass without one.
-    if failed and python(place, 900, *PYTEST, *x.slow, *failed)[0]:
+    if failed and python(place, 900, *PYTEST, *hang(x), *x.slow, *failed)[0]:
       sys.exit(f'some of these tests fail without a mutant: {sorted(failed)}')
   report(found)
 

@@ -75,6 +75,8 @@ def test_files_that_name_what_changes_come_first(tmp_path, monkeypatch):
   # Without a word that changes, the words of the statement count.
   found = mutants.naming('this + rare + 1', 'this + rare + 2', [*files])
   assert found == ['b.py', 'a.py', 'c.py', 'd.py']
+  found = mutants.naming('f(rare=True)', 'f(rare=False)', [*files])
+  assert found == ['b.py', 'a.py', 'c.py', 'd.py']
   assert mutants.naming('x', 'y', [*files]) == [*files]
 
 

@@ -58,13 +58,17 @@ def guesses(planned: PlannedDrafter) -> dict | None:
 
 
 def dtype_of(loaded: LoadedDrafter) -> str | None:
-  """Returns the type of a drafter's weights; None if it has none."""
+  """Returns the type of a drafter's weights; None if it has none.
+
+  Of few bits are matrices alone: the type is that of the other weights.
+  """
   if loaded.draft is not None:
     return transformer.dtype_of(loaded.draft[1]).name
   floats = [
     leaf.dtype
-    for leaf in jax.tree.leaves(loaded.params)
-    if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+    for leaf in jax.tree.leaves(loaded.params, is_leaf=is_low_bits)
+    if not is_low_bits(leaf)
+    and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
   ]
   return floats[0].name if floats else None
 

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import mmap
+import os
 import pathlib
 import re
 import shutil
@@ -570,10 +571,14 @@ class Gguf:
     try:
       with link.open('rb') as file:
         self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        found = os.fstat(file.fileno())
     except FileNotFoundError:
       raise CheckpointError(
         f'{link.readlink()} is not there any more; name the file where it is'
       ) from None
+    # Of what is mapped, whatever takes its place in the folder later.
+    times = found.st_mtime_ns, found.st_ctime_ns
+    self.identity = str(link.resolve()), found.st_ino, found.st_size, *times
 
   def keys(self) -> list[str]:
     return [*self._places]

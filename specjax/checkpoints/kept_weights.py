@@ -5,9 +5,9 @@ the blocks are kept in the user's cache, a file for each parameter, which the
 next start reads. They are not mapped: passes over mapped pages of 4 kB took 2 %
 longer than passes over memory of larger pages.
 
-A file's name has a digest of all that the blocks are made of: the tensors, the
-form, and the code of this package, of the models and of the kernel. Files of
-other digests of the same parameter are deleted.
+A file's name has a digest of all that the blocks are made of: the model's file,
+the tensors, the form, and the code of this package, of the models and of the
+kernel. Files of other digests of the same parameter are deleted.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from specjax import user_cache
 
 _LEAST = 1 << 16  # bytes of a parameter; a smaller one is soon made
 _SPARE = 8 << 30  # bytes that stay free on the disk
+_AN_HOUR = 3600  # seconds
 _CODE = 'checkpoints', 'models', 'native'
 
 
@@ -34,8 +36,9 @@ def _code() -> bytes:
   """Returns a digest of the modules that blocks are made by."""
   root, made = pathlib.Path(__file__).parents[1], hashlib.sha256()
   for folder in _CODE:
-    for file in sorted((root / folder).glob('*.*')):
-      made.update(file.read_bytes())
+    for file in sorted((root / folder).rglob('*.*')):
+      if file.suffix in ('.py', '.c', '.h'):
+        made.update(file.read_bytes())
   return made.digest()
 
 
@@ -50,7 +53,7 @@ def _read(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> bool:
 def _write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
   """Keeps arrays in a file, where there is room for it."""
   with contextlib.suppress(OSError):
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     size = sum(x.nbytes for x in arrays)
     if shutil.disk_usage(path.parent).free < size + _SPARE:
       return
@@ -63,11 +66,13 @@ def _write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
     for old in path.parent.iterdir():
       if old.stem == path.stem and old != path:
         old.unlink()
+      elif not old.suffix and old.stat().st_mtime < time.time() - _AN_HOUR:
+        shutil.rmtree(old)  # Of a process that was killed.
 
 
 def recall(
   name: str,
-  sources: Iterable[pathlib.Path],
+  sources: Collection[tuple[Any, ...]],
   facts: Any,
   arrays: Sequence[np.ndarray],
   fill: Callable[[], None],
@@ -76,20 +81,19 @@ def recall(
 
   Args:
     name: of the parameter, one of the files' model.
-    sources: files that the content is made of. It is made again once the size
-      or the time of a file has changed.
+    sources: identities of the files that the content is made of, as
+      `gguf_files.Gguf` has them. Once one has changed it is made again.
     facts: whatever else decides the content; its `repr` counts.
     arrays: contiguous arrays.
     fill: writes every entry of the arrays.
   """
   if sum(x.nbytes for x in arrays) < _LEAST:
     return fill()
-  paths = sorted({source.resolve() for source in sources})
-  stats = [(p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
   shapes = [(x.shape, x.dtype.str) for x in arrays]
-  text = repr((stats, shapes, facts)).encode()
+  text = repr((sorted(sources), shapes, facts)).encode()
   content = hashlib.sha256(_code() + text).hexdigest()[:16]
-  model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
+  paths = repr(sorted(path for path, *_ in sources)).encode()
+  model = hashlib.sha256(paths).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
   if not _read(path, arrays):
     fill()

@@ -349,8 +349,8 @@ def read_low_bits(
 
   kept_weights.recall(
     source.names[0],
-    [tensors[name].path for name in source.names],
-    (source.names, few, made.blocked),
+    {tensors[name].file.identity for name in source.names},
+    (source.names, shape, few, made.blocked),
     jax.tree.leaves(made),
     fill,
   )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, trees
+from specjax.bench import drafter_facts
 from specjax.checkpoints import parameters
 from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import dflash, eagle, early_exit, lm, medusa
@@ -377,6 +378,7 @@ def test_heads_have_few_bits_where_their_targets_have(name, saved):
     assert {(x.bits, x.rounds, x.blocked) for x in few} == (
       {(bits, rounds, True)} if bits else set()
     )
+  assert drafter_facts.dtype_of(head) == 'float32'  # As what is no matrix.
   whole = LOADS[name](Target(WIDE), path)
   floats = models.dequantize(head.params)
   floats = jax.tree.map(lambda x, y: x.reshape(y.shape), floats, whole.params)

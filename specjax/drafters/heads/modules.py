@@ -73,15 +73,15 @@ def choose_bits(target: Target, bits: int | None) -> int:
 
   Args:
     target: what the head drafts for.
-    bits: as they were asked for; None: eight, where the target's weights are
-      of few bits, or else 0.
+    bits: as they were asked for; None: eight, where the target is read with
+      `weights` other than floats, or else 0.
 
   Raises:
     ValueError: weights of so many bits are not multiplied.
   """
   if bits is None:
     return 8 if target.form and target.form.weights != 'floats' else 0
-  if bits not in (0, *low_bits.BITS):
+  if type(bits) is not int or bits not in (0, *low_bits.BITS):
     raise ValueError(f'bits is {bits!r}: choose 8 or 4, or 0 for floats')
   return bits
 
