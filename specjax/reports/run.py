@@ -523,7 +523,10 @@ def headline_of(rows: list[dict]) -> Headline:
     )
   shown = timed or [r for r in verdicts.sound(rows) if r['lossless']]
   if not shown:
-    why = "No verdict: no row is left that keeps the target's distribution."
+    why = "keeps the target's distribution."
+    if any(row['lossless'] for row in rows):
+      why = 'can be believed.'
+    why = f'No verdict: no row is left that {why}'
     return made(verdict=why, places=None, slow=False)
   unjudged = _unjudged(rows, shown)
   if unjudged:

@@ -204,7 +204,9 @@ def test_what_breaks_even(changes, needed):
 def test_lossy_rules_never_win():
   lossy = cell(3.0, verifier='typical', lossless=False)
   assert said(lossy, cell(1.2))[0]['speed-up'] == '1.20 [1.10, 1.30]'
-  assert run_report.headline_of([lossy]).places is None
+  found = run_report.headline_of([lossy])
+  assert found.places is None
+  assert 'distribution' in found.verdict
 
 
 def test_what_cannot_be_believed_is_said_first_and_decides_nothing():
@@ -231,6 +233,7 @@ def test_a_draft_whose_rows_cannot_be_believed_is_named():
   assert found.verdict.startswith(begin)
   assert 'machine. lookup, gamma 4, ' in found.verdict
   assert run_report.headline_of(rows[:2]).places is None
+  assert 'believed' in run_report.headline_of([wrong]).verdict
   whole = [cell(1.3, gamma=2), cell(1.3, gamma=2, domain='prose')]
   found = run_report.headline_of([*rows, *whole])
   assert found.verdict.startswith('small, gamma 2, ')
