@@ -81,7 +81,7 @@ def nearest(users, module, count):
 
 
 def naming(old, new, files, count=3):
-  """The same test files, those first that name what a mutant changes.
+  """Sorts test files: those that name what a mutant changes come first.
 
   A word counts the more, the fewer files have it. Where a mutant changes no
   word, those of its statement count.

@@ -2,8 +2,9 @@
 
 To put a weight of a GGUF file into blocks takes far longer than to read it. So
 the blocks are kept in the user's cache, a file for each parameter, which the
-next start reads. They are not mapped: passes over mapped pages of 4 kB took 2 %
-longer than passes over memory of larger pages.
+next start reads. They are not mapped: passes of one token over mapped pages
+took 2 % longer than over memory (71.2 and 69.6 ms, Qwen2.5-Coder-1.5B in
+Q4_K_M, in turns on two cores of an Intel Xeon with AVX-512).
 
 A file's name has a digest of all that the blocks are made of: the model's file,
 the tensors, the form, and the code of this package, of the models and of the

@@ -11,8 +11,8 @@ its cores. The target and the prompts are those of the config `drafters`.
                   drafts of up to four nodes for each token of the match
                   (SuffixDecoding), beside ngram, which copies K tokens from
                   the last place
-  recycling       a tree of what the target nearly said after each token (Token
-                  Recycling), beside trees of eight nodes that lookup makes
+  recycling       a tree of tokens that were likely after each token before
+                  (Token Recycling), beside lookup's trees of eight nodes
   skip            the target without a layer, or without its MLP, beside its
                   first layers (Draft & Verify, SWIFT; LayerSkip)
 
@@ -33,7 +33,7 @@ def _tree(parents: tuple[int, ...]) -> Candidate:
 
 
 def _copied(load: str, **options) -> Candidate:
-  """A tree of what text, or what the target nearly said, suggests."""
+  """Returns a candidate that copies trees from the text or old logits."""
   return Candidate(load, 4, '', options, ('recursive',))
 
 

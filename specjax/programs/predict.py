@@ -122,7 +122,7 @@ class Predictor(Runner):
     temperature: float,
     seen: list[list[Watched]],
   ) -> None:
-    """Adds the row of what was seen, the turns of each prompt together.
+    """Adds a row of the watched texts, with the turns of a prompt as one.
 
     A call gives 1 to gamma + 1 tokens, so intervals of tau end there.
     """

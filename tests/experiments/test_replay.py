@@ -102,7 +102,7 @@ def recorded(drafts):
 
 
 def test_the_record_of_a_drawn_draft():
-  """Of its first token; nodes beyond the size need no distribution."""
+  """The record has q of drawn tokens, but of none beyond the size."""
   q, none = [0.25, 0.5, 0.25], [0.0] * 3
   drafts = jnp.array([[q, q], [none, none], [q, none], [none, q]])
   found = recorded(drafts)

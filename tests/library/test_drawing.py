@@ -157,7 +157,7 @@ def test_uniform_numbers_are_below_1(dtype, bits, float64):
 
 
 def test_a_token_is_drawn_with_the_key_of_its_place_in_the_text():
-  """Of every node; one beside another is at the same place."""
+  """Siblings are at one place, and so share a key."""
   keys = jax.random.split(jax.random.key(3), 2)
   parents = jnp.array([[0, 0, 1, 3]] * 2)
   length = jnp.array([5, 9])

@@ -467,6 +467,12 @@ def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
   assert not left.exists()
   assert 0 < some < whole
   check(params, stands)
+  # Everything is, once code has changed that blocks are made by.
+  monkeypatch.setattr(kept_weights, '_code', lambda: b'other')
+  params, anew = load()
+  assert anew == whole
+  check(params, stands)
+  kept = sorted(folder.glob('*/*'))
   # So is all of a model that has changed, and nothing old stays.
   tensors = safetensors.numpy.load_file(directory / 'model.safetensors')
   tensors = {name: 2 * x for name, x in tensors.items()}
@@ -503,6 +509,21 @@ def test_weights_are_read_where_nothing_can_be_kept(
   np.testing.assert_array_equal(
     models.dequantize(params)['embedding'], stands['embedding']
   )
+
+
+def test_blocks_depend_on_the_code_of_families_and_kernel(monkeypatch):
+  read, names = pathlib.Path.read_bytes, set()
+
+  def note(path):
+    names.add('/'.join(path.parts[-2:]))
+    return read(path)
+
+  monkeypatch.setattr(pathlib.Path, 'read_bytes', note)
+  kept_weights._code.__wrapped__()
+  assert {
+    'families/table.py', 'families/llama.py', 'checkpoints/gguf_blocks.py',
+    'models/linear.py', 'native/groups.c', 'native/rows.h',
+  } <= names  # fmt: skip
 
 
 @pytest.mark.usefixtures('kernel')

@@ -40,7 +40,7 @@ def test_the_impossible_is_seen_at_once():
 
 
 def test_draws_of_one_law_are_judged_by_pearsons_statistic():
-  """Of four outcomes three are free."""
+  """The statistic of four outcomes has three degrees of freedom."""
   probs, drawn = (
     np.array([0.1, 0.2, 0.3, 0.4]),
     np.repeat(range(4), (8, 22, 27, 43)),
