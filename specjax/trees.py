@@ -52,22 +52,24 @@ def above(parents: jax.Array, tokens: jax.Array, depth: int) -> jax.Array:
   return jnp.where(path, tokens[:, None], -1).max(1, initial=-1)
 
 
-def ancestors(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
+def ancestors(parents: Any) -> tuple[Any, Any]:
   """Depth [N+1] of every row and its ancestor-or-self mask [N+1, N+1].
 
-  One sequence; row 0 is the root.
+  One sequence; row 0 is the root. Both are numpy arrays where the parents are
+  one, and take no part in a compiled program.
 
     parents 0 1 0    depth 0 1 2 1    mask  1 . . .
                                             1 1 . .
                                             1 1 1 .
                                             1 . . 1
   """
-  if isinstance(parents, np.ndarray):
-    with jax.ensure_compile_time_eval():
-      return ancestors(jnp.asarray(parents))
   rows = parents.shape[0] + 1
-  depth = jnp.zeros(rows, jnp.int32)
-  mask = jnp.eye(rows, dtype=bool)
+  depth, mask = np.zeros(rows, np.int32), np.eye(rows, dtype=bool)
+  if isinstance(parents, np.ndarray):
+    for row, above in enumerate(parents, 1):
+      depth[row] = depth[above] + 1
+      mask[row] |= mask[above]
+    return depth, mask
 
   def hang(i, carry):
     depth, mask = carry
@@ -77,9 +79,10 @@ def ancestors(parents: jax.Array) -> tuple[jax.Array, jax.Array]:
       mask.at[i].set(mask[above].at[i].set(True)),
     )
 
+  start = jnp.asarray(depth), jnp.asarray(mask)
   if rows == 1:
-    return depth, mask
-  return jax.lax.fori_loop(1, rows, hang, (depth, mask), unroll=rows <= 16)
+    return start
+  return jax.lax.fori_loop(1, rows, hang, start, unroll=rows <= 16)
 
 
 def rank(parents: jax.Array) -> jax.Array:

@@ -88,6 +88,7 @@ def _later(law, *args):
   return jax.vmap(law, in_axes=(0, 0, 0, None))(*args)
 
 
+_look = jax.jit(chain.look)
 # (texts, q, contexts) -> Drafts
 DraftSource = Callable[[Texts, Distributions, np.ndarray], Drafts]
 # (text a draft began after [M], text of its row [M]) -> probs, logits [M, V]
@@ -139,7 +140,8 @@ def tree(
     for node, parent in enumerate(parents):
       above = rows[:, parent]
       chance, logits = find(rows[:, 0], above)
-      seen.append(chain.look(logits, tokens[:, node]))
+      if size is not None:
+        seen.append(_look(logits, tokens[:, node]))
       earlier = [i for i in range(node) if parents[i] == parent]
       if earlier and not replacement:
         drawn = np.zeros(chance.shape, bool)

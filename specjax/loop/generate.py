@@ -151,7 +151,7 @@ def start(
   if planned.sources is not None and planned.source_slots is not None:
     source = Source(*prefill.pad(planned.sources, planned.source_slots))
   tokens, lengths = prefill.pad(planned.texts, planned.slots)
-  limits = jnp.asarray(planned.limit)
+  limits = jax.device_put(planned.limit)
   if (placement := spec.target.placement) is not None:
     rows = tokens, lengths, limits, key, values, source
     tokens, lengths, limits, key, values, source = placement.put_rows(rows)

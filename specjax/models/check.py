@@ -52,7 +52,7 @@ class _Checked:
 
   def block(self, row: int | slice = slice(None)):
     """Tokens, depths and mask of a tree behind each text, B rows."""
-    depth, mask = trees.ancestors(jnp.asarray(_PARENTS))
+    depth, mask = trees.ancestors(np.array(_PARENTS))
     lengths = np.array(_LENGTHS)[row]
     last = self.tokens[row][np.arange(len(lengths)), lengths - 1]
     nodes = np.broadcast_to(self.drafted, (len(lengths), len(self.drafted)))

@@ -130,6 +130,7 @@ def block_shape(inputs: int, outputs) -> tuple[int, int, int]:
   return math.prod(outputs) // native.COLUMNS, inputs, native.COLUMNS
 
 
+@jax.jit
 def to_blocks(w) -> jax.Array:
   """A weight [in, *outputs] as blocks [C, in, c] of the kernel's columns."""
   return w.reshape(len(w), -1, native.COLUMNS).swapaxes(0, 1)

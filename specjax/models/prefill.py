@@ -90,7 +90,7 @@ def pad(texts: Sequence[Sequence[int]], slots: int):
   for row, text in zip(padded, texts, strict=True):
     row[: len(text)] = text
   lengths = np.array([len(text) for text in texts], np.int32)
-  return jnp.asarray(padded), jnp.asarray(lengths)
+  return jax.device_put((padded, lengths))
 
 
 def _takes_rows(params) -> bool:

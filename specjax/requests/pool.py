@@ -374,7 +374,8 @@ class Pool:
     requests = [one.request for one in chosen]
     # Put together on the host: no program depends on who comes together.
     values = jax.tree.map(
-      lambda *x: jnp.asarray(np.concatenate(x)), *(r.values for r in requests)
+      lambda *x: jax.device_put(np.concatenate(x)),
+      *(r.values for r in requests),
     )
     slots = chosen[0].slots
     read = functools.partial(
@@ -395,7 +396,7 @@ class Pool:
   def _keys(self, chosen: Sequence[_Waiting]) -> jax.Array:
     bits = np.concatenate([one.bits for one in chosen])
     impl = jax.random.key_impl(chosen[0].request.key)
-    return jax.random.wrap_key_data(jnp.asarray(bits), impl=impl)
+    return jax.random.wrap_key_data(jax.device_put(bits), impl=impl)
 
   def _collect(self, partial: bool) -> list[Progress]:
     state = self._state

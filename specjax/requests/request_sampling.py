@@ -8,7 +8,6 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax import arguments, sampling
@@ -115,7 +114,7 @@ class Stages:
       after = np.zeros((1, states, classes), np.int16)
       only = np.full((1, states), -1, np.int32)
       tables = free, after, only, np.zeros(1, np.int32)
-      return Constraint(*map(jnp.asarray, tables))
+      return Constraint(*map(jax.device_put, tables))
     have = tables.next.shape[1:]
     more = states - have[0], classes - have[1]
     if min(more) < 0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,7 +61,7 @@ def _spread(batch, name, value):
     raise ValueError(
       f'{name} must be one value or {batch}, one a row, got {value}'
     )
-  return jnp.broadcast_to(jnp.asarray(rounded), (batch,))
+  return jax.device_put(np.broadcast_to(rounded, batch))
 
 
 def _check_tokens(name, tokens, vocab_size):
@@ -101,7 +102,7 @@ def _bias(batch, value, vocab_size):
       f'logit_bias must be finite, got {value}; forbidden is for tokens that '
       'must not come'
     )
-  return jnp.asarray(bias)
+  return jax.device_put(bias)
 
 
 def _forbid(batch, value, vocab_size):
@@ -115,7 +116,7 @@ def _forbid(batch, value, vocab_size):
   forbidden = _table(batch, 'forbidden', rows, vocab_size, bool)
   if forbidden.all(1).any():
     raise ValueError(f'forbidden must leave a token, got all {vocab_size}')
-  return jnp.asarray(forbidden)
+  return jax.device_put(forbidden)
 
 
 def _end(batch, least, forbidden, constraint, eos, vocab_size):
@@ -123,7 +124,7 @@ def _end(batch, least, forbidden, constraint, eos, vocab_size):
   if least is None:
     if constraint is None:
       return None
-    return jnp.broadcast_to(jnp.array(eos, jnp.int32), (batch, len(eos)))
+    return jax.device_put(np.tile(np.array(eos, np.int32), (batch, 1)))
   _check_tokens('min_new_tokens', (), vocab_size)
   _check_tokens('eos', eos, vocab_size)
   waits = np.asarray(least) > 0
@@ -141,7 +142,7 @@ def _end(batch, least, forbidden, constraint, eos, vocab_size):
       'min_new_tokens must leave a token: all that are not forbidden end the '
       'text'
     )
-  return jnp.broadcast_to(jnp.array(eos, jnp.int32), (batch, len(eos)))
+  return jax.device_put(np.tile(np.array(eos, np.int32), (batch, 1)))
 
 
 def make(

@@ -353,7 +353,7 @@ def test_parameters_of_several_types_are_held_without_loss(kind):
     few = parameters._few_bits(source, parts, 'w', form)
     made = parameters.read_low_bits(source, shape, parts, few, form, False)
     np.testing.assert_array_equal(
-      low_bits.widen(made), np.stack(expected, 1), err_msg=other
+      jax.jit(low_bits.widen)(made), np.stack(expected, 1), err_msg=other
     )
     for x, y in zip(
       *map(jax.tree.leaves, (few.shapes(shape, form), made)), strict=True
@@ -373,7 +373,7 @@ def test_a_table_is_in_blocks_where_its_rows_come_out_even(rows):
   few = parameters._few_bits(source, table, 'embedding', form)
   made = parameters.read_low_bits(source, floats.shape, table, few, form, True)
   assert made.blocked == (rows % 16 == 0)
-  np.testing.assert_array_equal(low_bits.widen(made), floats.T)
+  np.testing.assert_array_equal(jax.jit(low_bits.widen)(made), floats.T)
   shapes = few.shapes(floats.shape[::-1], form)
   assert shapes == jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made
@@ -418,8 +418,8 @@ def test_stored_bits_are_the_floats_that_they_stand_for(
     np.testing.assert_array_equal(np.reshape(x, y.shape), y)
   tokens = np.arange(12)[None]
   np.testing.assert_allclose(
-    transformer.score(model, params, tokens),
-    transformer.score(expected, stands, tokens),
+    models.score(model, params, tokens),
+    models.score(expected, stands, tokens),
     atol=1e-4,
   )
 
@@ -560,8 +560,8 @@ def test_floats_are_rounded_when_they_are_read(weights, bits, tmp_path):
     return
   kernel = specjax.load(directory, weights=weights)
   np.testing.assert_allclose(
-    transformer.score(kernel.model, kernel.params, np.arange(9)[None]),
-    transformer.score(model, rounded, np.arange(9)[None]),
+    models.score(kernel.model, kernel.params, np.arange(9)[None]),
+    models.score(model, rounded, np.arange(9)[None]),
     atol=1e-4,
   )
 

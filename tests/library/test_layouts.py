@@ -11,7 +11,7 @@ from specjax import native
 from specjax.loop import generate
 from specjax.models import layouts, linear, transformer
 from specjax.models.layouts import NATIVE, WHOLE, LayoutChoice
-from tests.support import tiny
+from tests.support import models, tiny
 
 BUFFER = layouts.Buffer(batch=1, slots=128, used=4)
 
@@ -107,14 +107,14 @@ def test_a_pass_is_the_model_s_own(arranged):
   tokens = np.array([[5, 6, 7]])
   cache = transformer.open_cache(model, params, 1, 128)
   args = model, params, tokens, cache, np.zeros(1, np.int32)
-  logits = transformer.score(model, params, tokens)
+  logits = models.score(model, params, tokens)
   for passes in (1, 2):
     fed = layouts._feed(*args, passes)
     top = np.abs(np.asarray(logits).max(-1))
     expected = (top * 1024).astype(int) % model.config.vocab_size
     np.testing.assert_array_equal(fed, expected)
     assert len(set(expected[0].tolist())) > 1
-    logits = transformer.score(model, params, fed)
+    logits = models.score(model, params, fed)
 
 
 def test_a_race_measures_both(arranged):

@@ -25,8 +25,14 @@ few = hypothesis.settings(deadline=None, max_examples=60)
 EVEN = dict(vocab_size=64, num_heads=8, head_dim=8, width=64, mlp_width=64)
 INTEGERS = {8: (-128, 127), 6: (0, 63), 4: (0, 15)}
 multiply, to_native = jax.jit(linear.multiply), jax.jit(linear.to_native)
+embed = jax.jit(linear.embed)
 widen, pack = jax.jit(low_bits.widen), jax.jit(low_bits.pack, static_argnums=1)
 quantize = jax.jit(linear.quantize, static_argnums=(1, 2, 3))
+unpack = jax.jit(low_bits.unpack, static_argnums=1)
+values_of, factors_of = (
+  jax.jit(low_bits.values_of),
+  jax.jit(low_bits.factors_of),
+)
 
 
 @pytest.mark.parametrize('bits', INTEGERS)
@@ -35,7 +41,7 @@ def test_words_hold_every_value(bits):
   values = np.arange(low, high + 1).repeat(3).reshape(-1, 3)
   words = pack(jnp.array(values), bits)
   assert words.shape == (len(values) * bits // 32, 3)
-  np.testing.assert_array_equal(low_bits.unpack(words, bits), values)
+  np.testing.assert_array_equal(unpack(words, bits), values)
   fours = values.astype(np.int8).T.copy().view(np.uint32).T
   np.testing.assert_array_equal(low_bits.pack_fours(fours, bits), words)
 
@@ -65,9 +71,9 @@ def test_rounding_is_off_by_half_a_scale_at_most(w, bits):
   made = low_bits.quantize_matrix(w, bits, 8)
   assert (made.words.shape, made.size) == ((bits, 3), w.size)
   assert made.scale.shape == (4, 3)
-  scale, offset = low_bits.factors_of(made)
+  scale, offset = factors_of(made)
   scale = np.float64(scale).repeat(8, 0)
-  wide = np.float64(low_bits.values_of(made)) * scale
+  wide = np.float64(values_of(made)) * scale
   if bits == 4:
     wide += np.float64(offset).repeat(8, 0)
   # A scale is rounded itself, and may be too small to be a normal number; so
@@ -83,13 +89,13 @@ def test_the_ends_of_a_group_are_kept():
   column = [1.0, -4.0, 0.0, 2.0, 3.0, 0.0, -1.0, 0.5]
   w = jnp.stack([jnp.array(column), jnp.zeros(8)], 1)
   eight, four = (low_bits.quantize_matrix(w, bits, 8) for bits in (8, 4))
-  assert low_bits.values_of(eight)[:, 0].tolist() == [
+  assert values_of(eight)[:, 0].tolist() == [
     *(32, -127, 0, 64),
     *(95, 0, -32, 16),
   ]
   np.testing.assert_allclose(eight.scale, [[4 / 127, 0]], rtol=1e-6)
-  assert low_bits.values_of(four)[:, 0].tolist() == [11, 0, 9, 13, 15, 9, 6, 10]
-  scale, offset = low_bits.factors_of(four)
+  assert values_of(four)[:, 0].tolist() == [11, 0, 9, 13, 15, 9, 6, 10]
+  scale, offset = factors_of(four)
   np.testing.assert_allclose(scale, [[7 / 15, 0]], rtol=1e-6)
   np.testing.assert_array_equal(offset, [[-4, 0]])
   np.testing.assert_array_equal(widen(four)[:, 1], 0)
@@ -163,7 +169,7 @@ def test_products_are_those_of_numpy(bits, group, dtype, units, with_offset):
     x = np.float64(x).repeat(group, 0)
     return x if unit is None else x * np.float64(unit).repeat(192 // units, 0)
 
-  w = np.float64(low_bits.values_of(whole)) - (0 if bits == 8 else 5)
+  w = np.float64(values_of(whole)) - (0 if bits == 8 else 5)
   w *= factors(whole.scale, whole.scale_unit)
   if with_offset:
     w += factors(whole.offset, whole.offset_unit)
@@ -215,7 +221,7 @@ def test_a_row_has_the_same_bits_beside_others(bits, group, rounds):
   w = weight(512, 1024, bits, group, True, 'int8', 2)
   w = to_native({'w': w})['w']
   w = w.replace(rounds=rounds)
-  x = jax.random.normal(jax.random.key(0), (300, 512))
+  x = np.asarray(jax.random.normal(jax.random.key(0), (300, 512)))
   few = [1, 2, 3, 4, 5, 6, 7, 8, 13, 300]
   together = {n: np.asarray(multiply(x[:n], w)) for n in few}
   alone = np.concatenate([multiply(row[None], w) for row in x[:13]])
@@ -308,12 +314,12 @@ def test_rows_of_a_tied_table():
   tokens = jnp.array([[0, 63], [17, 5]])
   table = params['embedding']
   _, blocks = variants.to_native(model, params)
-  found = linear.embed(blocks['embedding'], tokens)
+  found = embed(blocks['embedding'], tokens)
   np.testing.assert_array_equal(found, table[tokens])
-  small = linear.quantize(params, True, 4)
+  small = quantize(params, True, 4)
   expected = models.dequantize(small)['embedding'][tokens]
   for form in (small, variants.to_native(model, small)[1]):
-    found = linear.embed(form['embedding'], tokens)
+    found = embed(form['embedding'], tokens)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -123,10 +123,14 @@ def weights(model: transformer.Model, seed: int):
 @functools.cache
 def near(model: transformer.Model, seed: int, mix: float = 0.3):
   """Weights that make a good draft for those of the same seed."""
-  mine, other = weights(model, seed), weights(model, seed + 1)
-  return jax.tree.map(lambda a, b: a + mix * (b - a), mine, other)
+  both = weights(model, seed), weights(model, seed + 1)
+  return jax.tree.map(
+    lambda a, b: jnp.asarray(a + np.float32(mix) * (b - a)),
+    *jax.device_get(both),
+  )
 
 
+@jax.jit
 def dequantize(params):
   """Parameters with all matrices as floats again, whole."""
 

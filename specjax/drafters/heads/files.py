@@ -215,7 +215,7 @@ def read(
   if not file.is_file():
     raise ValueError(f'{file} is missing: the head has no weights')
   flat = safetensors.numpy.load_file(file)
-  weights = {name: _in(dtype, jnp.asarray(x)) for name, x in flat.items()}
+  weights = jax.device_put({k: _in(dtype, x) for k, x in flat.items()})
   return config, traverse_util.unflatten_dict(weights, sep='.')
 
 

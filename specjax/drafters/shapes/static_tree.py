@@ -45,7 +45,7 @@ def levels_of(parents: tuple[int, ...]) -> list[Level]:
     depth.append(depth[parent] + 1)
   if not parents:
     raise ValueError('parents is empty: a tree needs at least one node')
-  rank = trees.rank(jnp.array(parents)).tolist()
+  rank = [parents[:node].count(above) for node, above in enumerate(parents)]
   levels = []
   for here in range(1, depth[-1] + 1):
     begin, end = depth.index(here) - 1, len(depth) - depth[::-1].index(here) - 1
@@ -160,7 +160,7 @@ def make(
     )
   depth, nodes = len(levels), len(parents)
   fed = levels[-1].begin + 1  # The last level is drawn and never fed.
-  mask = np.asarray(trees.ancestors(jnp.asarray(parents, jnp.int32))[1])
+  mask = trees.ancestors(np.array(parents))[1]
   widest = max(level.width for level in levels)
 
   def init(params, ctx, hidden):
