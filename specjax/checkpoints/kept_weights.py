@@ -8,12 +8,14 @@ Q4_K_M, in turns on two cores of an Intel Xeon with AVX-512).
 
 A file's name has a digest of all that the blocks are made of: the model's file,
 the tensors, the form, and the code of this package, of the models and of the
-kernel. Files of other digests of the same parameter are deleted.
+kernel. Files of other digests of the same parameter are deleted, and all that
+was kept of a model whose files are no longer there.
 """
 
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -65,10 +67,30 @@ def _write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
           x.tofile(file)
       made.replace(path)
     for old in path.parent.iterdir():
-      if old.stem == path.stem and old != path:
-        old.unlink()
-      elif not old.suffix and old.stat().st_mtime < time.time() - _AN_HOUR:
-        shutil.rmtree(old)  # Of a process that was killed.
+      with contextlib.suppress(FileNotFoundError):  # Deleted by another one.
+        if old.stem == path.stem and old != path:
+          old.unlink()
+        elif not old.suffix and old.stat().st_mtime < time.time() - _AN_HOUR:
+          shutil.rmtree(old)  # Of a process that was killed.
+
+
+def _forget_others(folder: pathlib.Path, paths: Sequence[str]) -> None:
+  """Deletes what was kept of models whose files are gone.
+
+  Args:
+    folder: of a model. A list of the model's files is put beside it.
+    paths: of these files.
+  """
+  own = folder.with_suffix('.json')
+  with contextlib.suppress(OSError, ValueError):
+    if own.exists():
+      return
+    own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own.write_text(json.dumps(paths))
+    for listed in own.parent.glob('*.json'):
+      if not all(map(os.path.exists, json.loads(listed.read_text()))):
+        shutil.rmtree(listed.with_suffix(''), ignore_errors=True)
+        listed.unlink()
 
 
 def recall(
@@ -93,9 +115,10 @@ def recall(
   shapes = [(x.shape, x.dtype.str) for x in arrays]
   text = repr((sorted(sources), shapes, facts)).encode()
   content = hashlib.sha256(_code() + text).hexdigest()[:16]
-  paths = repr(sorted(path for path, *_ in sources)).encode()
-  model = hashlib.sha256(paths).hexdigest()[:16]
+  paths = sorted(path for path, *_ in sources)
+  model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
   if not _read(path, arrays):
     fill()
     _write(path, arrays)
+    _forget_others(path.parent, paths)

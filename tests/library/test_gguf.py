@@ -482,12 +482,20 @@ def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
     stands, directory / 'model.safetensors', metadata={'format': 'pt'}
   )
   _, stands = checkpoints.load(directory)
+  lost = kept[0].with_name('lost')
+  lost.symlink_to('nowhere')  # As a file that another process deletes.
   params, new = load()
+  lost.unlink()
   assert new == whole
   check(params, stands)
   now = sorted(folder.glob('*/*'))
   assert len(now) == 10
   assert not {*now} & {*kept}
+  # What was kept of a file that is gone goes when another one is read.
+  moved = path.rename(tmp_path / 'moved.gguf')
+  params = checkpoints.load(moved, form=WeightForm('stored', blocks=True))[1]
+  check(params, stands)
+  assert len({*folder.glob('*/*')} - {*now}) == len([*folder.glob('*/*')]) == 10
 
 
 @pytest.mark.usefixtures('kernel')
