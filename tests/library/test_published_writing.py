@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +16,7 @@ from specjax.drafters.heads import published, speculators
 from specjax.models import reduced_vocab_head, rotary
 from specjax.types import Target
 from tests.library import test_published_blocks as blocks
+from tests.support import models
 from tests.support import published_eagle as written
 
 TARGET = written.TARGET
@@ -41,10 +41,10 @@ OPTIONS = {
 
 def make(**options):
   sizes = Sizes(3, (0, 4, 8), join='pair', **SIZES | options)
-  params = Head(TARGET, sizes).init(jax.random.key(0))
+  params = models.random_of(Head(TARGET, sizes).init, jax.random.key(0))
   if sizes.draft_vocab:
     ids = np.array([0, 3, 4, 9, 17, 22])
-    params['places'] = jnp.asarray(reduced_vocab_head.places(ids, written.V))
+    params['places'] = reduced_vocab_head.places(ids, written.V)
   return sizes, params
 
 
@@ -140,11 +140,10 @@ BLOCKS = {
 @pytest.mark.parametrize('options', BLOCKS.values(), ids=list(BLOCKS))
 def test_a_written_block_is_read_as_it_was(tmp_path, options):
   sizes = dataclasses.replace(BLOCK, **options)
-  params = dflash_modules.Head(blocks.TARGET, sizes).init(jax.random.key(0))
+  head = dflash_modules.Head(blocks.TARGET, sizes)
+  params = models.random_of(head.init, jax.random.key(0))
   if sizes.draft_vocab:
-    params['places'] = jnp.asarray(
-      reduced_vocab_head.places(blocks.IDS, blocks.V)
-    )
+    params['places'] = reduced_vocab_head.places(blocks.IDS, blocks.V)
   write(tmp_path / 'head', sizes, params, blocks.TARGET.config, dtype='float32')
   config = json.loads((tmp_path / 'head/config.json').read_text())
   method = config['speculators_config']['proposal_methods'][0]

@@ -120,6 +120,15 @@ def weights(model: transformer.Model, seed: int):
   return params
 
 
+def random_of(init, *given, seed: int = 0):
+  """Random numbers in the shapes that an `init` makes: nothing is compiled."""
+  random = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: random.normal(size=x.shape).astype(x.dtype),
+    jax.eval_shape(init, *given),
+  )
+
+
 @functools.cache
 def near(model: transformer.Model, seed: int, mix: float = 0.3):
   """Weights that make a good draft for those of the same seed."""
@@ -224,6 +233,11 @@ def pooled(spec, params, prompts, temperatures, new_tokens, **options):
 
 def copy(state):
   """A state that survives the donation of the other."""
+  return _copy(state)
+
+
+@jax.jit
+def _copy(state):
   return jax.tree.map(jnp.copy, state)
 
 
