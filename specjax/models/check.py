@@ -40,9 +40,10 @@ class _Checked:
     self.drafted = rng.permutation(sizes.vocab_size)[: len(_PARENTS)]
     self.pass_of = jax.jit(model.forward, static_argnames='taps')
     self.read = jax.jit(functools.partial(prefill.prefill, model))
+    self.project = jax.jit(model.head)
 
   def head(self, hidden: jax.Array) -> np.ndarray:
-    return np.asarray(self.model.head(self.params, hidden), np.float64)
+    return np.asarray(self.project(self.params, hidden), np.float64)
 
   def whole(self, tokens: np.ndarray) -> np.ndarray:
     """Logits [B, T, V] of texts, each read as a whole."""

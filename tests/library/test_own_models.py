@@ -153,12 +153,11 @@ def test_what_does_not_fit_is_refused():
 
 def test_nothing_is_compiled_for_other_weights():
   target, drafters = loaders('adapted')
-  specjax.decode(target, drafters['lm'], PROMPTS, new_tokens=8, gamma=2)
-  before = generate.count_programs()
-  other = specjax.Target.of(target.model, own_models.weights(3), eos=(1,))
-  draft = lm.of(other, target.model, own_models.weights(4))
-  out = specjax.decode(other, draft, PROMPTS, new_tokens=8, gamma=2)
-  assert out.tokens[0] == own_models.greedy(
-    own_models.weights(3), PROMPTS[0], 8, (1,)
-  )
+  decoded(target, drafters['tree'], 24)
+  before, params = generate.count_programs(), own_models.weights(3)
+  other = specjax.Target.of(target.model, params, eos=(1,))
+  weights = own_models.weights(4)
+  draft = lm.of(other, target.model, weights, widths=(2, 2, 1))
+  out = specjax.decode(other, draft, PROMPTS, new_tokens=24, gamma=3)
+  assert out.tokens[0] == own_models.greedy(params, PROMPTS[0], 24, (1,))
   assert generate.count_programs() == before

@@ -48,17 +48,21 @@ def recall(values, prompts, new, vocab):
     tokens[i, : len(prompts[i])] = prompts[i]
     added[i, : len(new[i])] = new[i]
   length, kept = (np.array([len(x) for x in rows]) for rows in (prompts, new))
-  return sampling.remember(
-    sampling.history(values, jnp.asarray(tokens), jnp.asarray(length), vocab),
-    values,
-    jnp.asarray(added),
-    jnp.asarray(kept),
-  )
+  return _recall(values, tokens, length, added, kept, vocab)
+
+
+remember = jax.jit(sampling.remember)
+
+
+@functools.partial(jax.jit, static_argnames='vocab')
+def _recall(values, tokens, length, added, kept, vocab):
+  history = sampling.history(values, tokens, length, vocab)
+  return sampling.remember(history, values, added, kept)
 
 
 def fill(rows, depth):
   """Tokens of rows as `above`: -1 where there is none."""
-  return jnp.array([[*row, *[-1] * (depth - len(row))] for row in rows])
+  return np.array([[*row, *[-1] * (depth - len(row))] for row in rows])
 
 
 def distributions_of(cases, drafted):
@@ -82,7 +86,7 @@ def distributions_of(cases, drafted):
     processors.VOCAB,
   )
   above = fill([x[n:] for x, n in zip(new, cut, strict=True)], 8)
-  logits = jnp.asarray([case['logits'] for case in cases])
+  logits = np.array([case['logits'] for case in cases])
   return jax.jit(jax.vmap(sampling.next_distribution))(
     logits, values, history, above
   )
@@ -152,7 +156,7 @@ def test_drafted_tokens_count_as_committed_ones_do(logits, prompt, new, stages):
       values, [prompt] * rows, [new[:cut] for cut in cuts], VOCAB
     )
     above = fill([new[cut:] for cut in cuts], DEPTH)
-    ours = process(jnp.array([logits] * rows), values, history, above)
+    ours = process(np.array([logits] * rows), values, history, above)
   theirs = papers_in_numpy.process(logits, prompt, new, ENDS, **stages)
   np.testing.assert_allclose(ours, [theirs] * rows, rtol=0, atol=1e-12)
 
@@ -169,13 +173,11 @@ def test_every_row_of_a_tree_sees_its_own_path(float64):
   }
   prompts, new = [(0, 1), (4,)], [(2, 3), (4, 4, 1)]
   values = make(1.0, [stages, {}], VOCAB, ENDS)
-  above = functools.partial(trees.above, depth=DEPTH)
-  above = jax.jit(above)(jnp.array(parents), jnp.array(tokens))
+  above = jax.jit(trees.above, static_argnames='depth')(
+    np.array(parents), np.array(tokens), depth=DEPTH
+  )
   scores = jax.jit(sampling.distributions)(
-    jnp.asarray(logits),
-    values,
-    recall(values, prompts, new, VOCAB),
-    jnp.stack([above, above]),
+    logits, values, recall(values, prompts, new, VOCAB), np.stack([above] * 2)
   )
   for row, path in enumerate(paths):
     theirs = papers_in_numpy.process(
@@ -190,8 +192,8 @@ def test_every_row_of_a_tree_sees_its_own_path(float64):
 def test_only_kept_tokens_are_remembered():
   values = make(1.0, [{}, {}, {}], VOCAB, ENDS)
   history = recall(values, [(1,), (2, 2), (0, 3)], [(), (6,), (5, 5)], VOCAB)
-  emitted = jnp.array([[1, 1, 2], [1, 1, 2], [5, 0, 0]])
-  history = sampling.remember(history, values, emitted, jnp.array([3, 0, 1]))
+  emitted = np.array([[1, 1, 2], [1, 1, 2], [5, 0, 0]])
+  history = remember(history, values, emitted, np.array([3, 0, 1]))
   assert history.new.tolist() == [3, 1, 3]
   assert history.counts.tolist() == [
     [0, 2, 1, 0, 0, 0, 0],
@@ -203,7 +205,6 @@ def test_only_kept_tokens_are_remembered():
 
 
 def test_history_keeps_only_what_a_stage_looks_at():
-  tokens, length = jnp.zeros((2, 8), jnp.int32), jnp.array([1, 2])
   for stages, kept in (
     ({'top_k': 3, 'forbidden': (1,), 'logit_bias': {2: 1.0}}, set()),
     ({'min_new_tokens': 1}, {'new'}),
@@ -212,14 +213,13 @@ def test_history_keeps_only_what_a_stage_looks_at():
     ({'repetition_penalty': 1.1}, {'counts', 'prompt'}),
   ):
     values = sampling.make(2, vocab_size=VOCAB, eos=ENDS, **stages)
-    history = sampling.history(values, tokens, length, VOCAB)
-    history = sampling.remember(history, values, tokens[:, :3], length)
+    history = recall(values, [(1,), (2, 2)], [(3,), (4, 4)], VOCAB)
     assert {k for k, x in history._asdict().items() if x is not None} == kept
 
 
 def test_stages_that_do_not_exist_change_nothing(float64):
-  logits = jnp.asarray(np.random.default_rng(1).normal(size=(1, VOCAB)))
-  above = jnp.array([[2, 2, -1, -1]])
+  logits = np.random.default_rng(1).normal(size=(1, VOCAB))
+  above = np.array([[2, 2, -1, -1]])
   for name, value in (
     ('repetition_penalty', 1.7),
     ('presence_penalty', 0.5),
@@ -241,8 +241,9 @@ def test_stages_that_do_not_exist_change_nothing(float64):
 def test_low_precision_logits_give_float32():
   values = make(1.0, [{'presence_penalty': 1.0}], VOCAB, ENDS)
   history = recall(values, [(1,)], [(2,)], VOCAB)
-  logits = jnp.zeros((1, VOCAB), jnp.bfloat16)
-  assert process(logits, values, history, fill([()], 1)).dtype == jnp.float32
+  logits = np.zeros((1, VOCAB), jnp.bfloat16)
+  made = jax.eval_shape(process, logits, values, history, fill([()], 1))
+  assert made.dtype == jnp.float32
 
 
 # The loop: the distribution of whole texts

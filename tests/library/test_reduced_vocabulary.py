@@ -1,6 +1,7 @@
 """Drafts that propose some of the target's tokens."""
 
 import dataclasses
+import functools
 import pathlib
 
 import jax
@@ -20,7 +21,14 @@ from specjax.training import optimize
 from specjax.training.recipes import Heads, Optimization
 from specjax.training.train_heads import make, see
 from specjax.types import Params
-from tests.support.models import SMALL, TARGET, VOCAB, target_weights, tiny
+from tests.support.models import (
+  SMALL,
+  TARGET,
+  VOCAB,
+  random_of,
+  target_weights,
+  tiny,
+)
 
 KEPT = np.array([1, 2, 5, 8])
 COUNTS = pair.path('unigram')
@@ -36,13 +44,13 @@ def target():
 @pytest.mark.parametrize('in_blocks', [False, True])
 def test_kept_tokens_have_the_logits_they_had(tied, in_blocks):
   model = tiny(VOCAB, 1, tied_embeddings=tied, logit_cap=3.0)
-  params = model.init(jax.random.key(1))
-  hidden = jax.random.normal(jax.random.key(2), (2, 3, 8))
-  whole = np.asarray(model.head(params, hidden))
+  params = random_of(model.init, jax.random.key(1))
+  hidden = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
+  whole = np.asarray(jax.jit(model.head)(params, hidden))
   if in_blocks:
     model, params = variants.to_native(model, params)
   smaller, small = variants.keep_tokens(model, params, KEPT)
-  logits = np.asarray(smaller.head(small, hidden))
+  logits = np.asarray(jax.jit(smaller.head)(small, hidden))
   assert logits.shape == whole.shape
   np.testing.assert_allclose(logits[..., KEPT], whole[..., KEPT], atol=1e-6)
   assert (np.delete(logits, KEPT, -1) == -np.inf).all()
@@ -52,19 +60,20 @@ def test_kept_tokens_have_the_logits_they_had(tied, in_blocks):
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('count', [4, 32])
 def test_eight_bits_and_blocks_keep_their_outputs(count):
-  w = jax.random.normal(jax.random.key(0), (8, 48))
-  x = jax.random.normal(jax.random.key(1), (3, 8))
+  random = np.random.default_rng(0)
+  w, x = (random.normal(size=s).astype('f') for s in ((8, 48), (3, 8)))
+  multiply = jax.jit(linear.multiply)
   kept = np.arange(3, 3 + count)
   whole = {'w': w}
   for weight in (whole, linear.to_native(whole)):
     made = linear.keep_outputs(weight['w'], kept)
     assert linear.is_native(made) == (weight is not whole and count == 32)
     expected = (x @ w)[:, kept]
-    np.testing.assert_allclose(linear.multiply(x, made), expected, atol=1e-5)
+    np.testing.assert_allclose(multiply(x, made), expected, atol=1e-5)
     eight = linear.quantize(weight, False)['w']
     small = linear.keep_outputs(eight, kept)
     assert small.blocked == linear.is_native(made)
-    np.testing.assert_allclose(linear.multiply(x, small), expected, atol=0.1)
+    np.testing.assert_allclose(multiply(x, small), expected, atol=0.1)
 
 
 def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text(target):
@@ -117,57 +126,61 @@ def test_greedy_texts_are_those_of_the_target(target, load, name):
   assert made.tau > 1
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def trained():
   """A head of some tokens to train, and a target whose text it sees."""
   params = target_weights()
   made = eagle.trainable(TARGET, vocabulary=4, mlp_width=16, **SMALL)
-  fresh = made.init(jax.random.key(1), params)
-  places = jnp.asarray(reduced_vocab_head.places(KEPT, VOCAB))
-  assert fresh['places'].tolist() == [0, 1, 2, 3, *[4] * (VOCAB - 4)]
   ends = eagle.trainable(TARGET, vocabulary=4, eos=(VOCAB - 1,), **SMALL)
-  assert ends.init(jax.random.key(1), params)['places'][VOCAB - 1] == 3
-  tokens = jax.random.randint(jax.random.key(2), (2, 9), 0, VOCAB)
-  seen = see(TARGET, params, tokens, made.taps)
-  return made, Params(params, fresh | {'places': places}), seen
+  fresh, ending = jax.jit(lambda *x: (made.init(*x), ends.init(*x)['places']))(
+    jax.random.key(1), params
+  )
+  assert fresh['places'].tolist() == [0, 1, 2, 3, *[4] * (VOCAB - 4)]
+  assert ending[VOCAB - 1] == 3
+  fresh['places'] = reduced_vocab_head.places(KEPT, VOCAB)
+  tokens = np.random.default_rng(2).integers(0, VOCAB, (2, 9), np.int32)
+  seen = jax.jit(see, static_argnums=(0, 3))(TARGET, params, tokens, made.taps)
+  return made, Params(params, fresh), seen
 
 
 def test_a_head_learns_the_targets_distribution_over_its_tokens(trained):
   made, params, seen = trained
   sizes = {k: v for k, v in made.config.items() if k != 'kind'}
   head = Head(TARGET, Sizes(**sizes))
-  p = np.asarray(jax.nn.softmax(seen.logits[:, 1:]))[..., KEPT]
-  counts = jnp.arange(18).reshape(2, 9) % 3 > 0
-  p = p * np.asarray(counts, np.float32)[:, 1:, None]
-  found = made.loss(params, seen.replace(counts=counts), None)
-  for j, features in enumerate(
-    head.unroll(params, seen.tokens, seen.hidden, 5)
-  ):
-    q = np.asarray(jax.nn.softmax(head.logits(params, features)))
+  p = np.asarray(jax.nn.softmax(seen.logits))[:, 1:, KEPT]
+  counts = np.arange(18).reshape(2, 9) % 3 > 0
+  p = p * counts[:, 1:, None].astype(np.float32)
+
+  @jax.jit
+  def said(params, seen):
+    steps = head.unroll(params, seen.tokens, seen.hidden, 5)
+    laws = [jax.nn.softmax(head.logits(params, x)) for x in steps]
+    return made.loss(params, seen, None), laws
+
+  found, laws = jax.device_get(said(params, seen.replace(counts=counts)))
+  for j, q in enumerate(laws):
     np.testing.assert_allclose(q[..., KEPT].sum(-1), 1, rtol=1e-5)
     nats = -(p * np.log(q[..., KEPT]))[:, j:].sum() / p[:, j:].sum()
     assert found[f'step{j}'] == pytest.approx(0.8**j * nats, rel=1e-4)
 
 
-@pytest.mark.parametrize('muon', [False, True])
-def test_training_moves_all_weights_and_leaves_the_tokens(
-  trained, muon, tmp_path
-):
+def test_training_moves_all_weights_and_leaves_the_tokens(trained, tmp_path):
   made, params, seen = trained
   rule = optimize.make_optimizer(
-    Optimization(((0, 0.1), (9, 0.1)), batch=2, muon=muon)
+    Optimization(((0, 0.1), (9, 0.1)), batch=2, muon=True)
   )
   step = optimize.make_step(
     lambda own, target, seen: made.loss(Params(target, own), seen, None), rule
   )
-  begun = jax.tree.map(jnp.array, params.drafter)
-  carry, before = (begun, rule.init(optimize.split(begun)[0])), None
+  begun = jax.device_get(params.drafter)
+  state = jax.jit(rule.init)(optimize.split(begun)[0])
+  carry, before = (begun, state), None
   for _ in range(9):
     carry, losses = step(carry, params.target, seen)
     before = before or losses
   assert sum(losses.values()) < sum(before.values()) - 0.1
-  after = carry[0]
-  moved = jax.tree.map(lambda x, y: bool((x != y).any()), after, params.drafter)
+  after = jax.device_get(carry[0])
+  moved = jax.tree.map(lambda x, y: (x != y).any(), after, begun)
   assert not moved.pop('places')
   assert all(jax.tree.leaves(moved))
   files.save(tmp_path / 'head', made.config | {'target': None}, after)
@@ -180,14 +193,16 @@ def test_training_moves_all_weights_and_leaves_the_tokens(
 
 def test_a_head_of_some_tokens_begins_with_the_targets_logits(trained):
   _, params, _ = trained
-  whole, some = (
-    training.from_target(
-      Head(TARGET, Sizes(3, (0, 1), mlp_width=16, draft_vocab=n, **SMALL)),
-      params.drafter,
-      params.target,
-    )
-    for n in (0, 4)
-  )
+  sizes = [
+    Sizes(3, (0, 1), mlp_width=16, draft_vocab=n, **SMALL) for n in (0, 4)
+  ]
+
+  @jax.jit
+  def begun(own, target):
+    heads = [Head(TARGET, size) for size in sizes]
+    return [training.from_target(head, own, target) for head in heads]
+
+  whole, some = jax.device_get(begun(params.drafter, params.target))
   np.testing.assert_array_equal(
     some['unembedding'], whole['unembedding'][:, KEPT]
   )
@@ -209,19 +224,20 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
     correction='markov', rank=2,
   )  # fmt: skip
   head = module.Head(TARGET, sizes)
-  params = head.init(jax.random.key(0))
+  params = random_of(head.init, jax.random.key(0))
   params['correction']['unembedding'] += np.arange(VOCAB)
   target = specjax.types.Target(TARGET, target_weights(), eos=())
   loaded = modules.Loaded({}, params, '', {})
   read = modules.keep_tokens(modules.Read(loaded, head, head), target, KEPT)
   both = specjax.types.Params(target.params, read.loaded.params)
-  made = jax.random.normal(jax.random.key(1), (2, 8))
+  made = np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32)
 
+  @functools.partial(jax.jit, static_argnums=0)
   def say(head, own):
     params = both._replace(drafter=own)
     place = head.prepare(params, head.places(params, made[None]))
     state = head.state((1,), float)
-    return head.correct(params, place, jnp.array([[3]]), state)[0].logits[0]
+    return head.correct(params, place, np.array([[3]]), state)[0].logits[0]
 
   logits = np.asarray(say(read.head, read.loaded.params))
   whole = np.asarray(say(head, params))
@@ -249,7 +265,7 @@ def test_every_token_has_its_logit_and_the_others_none():
   places = reduced_vocab_head.places(np.array([1, 3]), 5)
   assert places.tolist() == [2, 0, 2, 1, 2]
   logits = np.array([[0.5, -1.0], [2.0, 0.0]], np.float32)
-  wide = np.asarray(reduced_vocab_head.spread(logits, places))
+  wide = np.asarray(jax.jit(reduced_vocab_head.spread)(logits, places))
   none = -np.inf
   expected = [[none, 0.5, none, -1, none], [none, 2, none, 0, none]]
   np.testing.assert_array_equal(wide, expected)
@@ -276,5 +292,7 @@ def test_a_training_keeps_the_tokens_that_end_a_text(target):
     trainable='specjax.drafters.eagle.trainable', options=options,
     optimization=Optimization(((0, 0.1), (9, 0.1)), batch=2),
   )  # fmt: skip
-  params = make(recipe, target.model).init(jax.random.key(0), target.params)
-  assert (params['places'][np.array(target.eos)] < 16).all()
+  init = make(recipe, target.model).init
+  places = jax.jit(lambda *x: init(*x)['places'])
+  found = np.asarray(places(jax.random.key(0), target.params))
+  assert (found[np.array(target.eos)] < 16).all()

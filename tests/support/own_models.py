@@ -17,6 +17,7 @@ VOCAB, WIDTH, LAYERS, POSITIONS = 61, 32, 2, 256
 SIZES = specjax.Sizes(VOCAB, WIDTH, LAYERS, 1, WIDTH, POSITIONS)
 
 
+@functools.partial(jax.jit, static_argnames=('vocab', 'width', 'layers'))
 def weights(seed=0, vocab=VOCAB, width=WIDTH, layers=LAYERS):
   keys = iter(jax.random.split(jax.random.key(seed), 6))
 
