@@ -46,6 +46,11 @@ def go(steps, **changes):
   return generate.generate(PARAMS, start(), steps, spec=changed)
 
 
+def make(batch=2, **stages):
+  """Values for a target of seven tokens, of which two end a text."""
+  return sampling.make(batch, **{'vocab_size': 7, 'eos': (5, 6)} | stages)
+
+
 def loaded(made, **options):
   """A cascade with the target in the middle."""
   host = Target(models.TARGET, models.target_weights())
@@ -231,6 +236,27 @@ sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
 sampling.make(2, temperature=1.1e37) => temperature must be
 sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
 sampling.make(0) => batch must be a whole number of at least 1
+make(presence_penalty=2.5) => presence_penalty must be in [-2, 2]
+make(frequency_penalty=[0.0, -2.1]) => frequency_penalty must be in
+make(min_new_tokens=1, eos=()) => min_new_tokens needs a token that ends
+make(min_new_tokens=1, eos=(9,)) => eos must name tokens from 0 to 6
+make(min_new_tokens=1, vocab_size=None) => min_new_tokens needs a vocabulary
+make(forbidden=range(7)) => forbidden must leave a token, got all 7
+make(forbidden=(7,)) => forbidden must name tokens from 0 to 6, got 7
+make(forbidden=3) => forbidden must be a tuple of tokens, got 3
+make(forbidden=[(1,), (2,), (3,)]) => forbidden has 3 rows instead of 2
+make(forbidden=range(5), min_new_tokens=1) => min_new_tokens must leave a token
+make(forbidden=[range(5), ()], min_new_tokens=1)
+  => min_new_tokens must leave a token
+make(logit_bias={7: 1.0}) => logit_bias must name tokens from 0 to 6, got 7
+make(logit_bias={1: -math.inf}) => logit_bias must be finite
+make(logit_bias=((1, 2, 3),)) => logit_bias must be pairs
+start(values=make(1, forbidden=(1,)))
+  => forbidden was made for 7 tokens, but the target
+start(values=make(1, logit_bias={1: 1})) => logit_bias was made for 7 tokens
+start(values=make(1, min_new_tokens=1)) => values were made for eos [5, 6], but
+verify.simulated(-0.1) => rate must be in
+verify.simulated(1.1) => rate must be in
 Recording(logprobs=21) => logprobs must be a whole number
 specjax.load('/nowhere', layout='fast') => layout is 'fast': choose one of auto
 PAIR('draft-7b') => draft-128 ... target
@@ -272,7 +298,7 @@ NAMES = {
 }
 for _used in (
   Experts, LoadedDrafter, Recording, Target, dataclasses, encoder_decoder,
-  generate, go, loaded, math, metrics, models, places, policies, sampling,
+  generate, go, loaded, make, math, metrics, models, places, policies, sampling,
   shape, spec, specjax, start, theory, trees, verify,
 ):  # fmt: skip
   NAMES[_used.__name__.rpartition('.')[2]] = _used

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling, verify
+from specjax import sampling
 from specjax.certify import drafter_trial, laws
-from specjax.drafters import counts, lm
+from specjax.drafters import counts
 from specjax.loop import generate
-from specjax.types import Draft, Params, Spec
+from specjax.types import Draft
 from tests.support import models
 
 ROWS = 512
@@ -105,8 +105,8 @@ def test_probabilities_add_up_to_one(name):
 def test_chosen_tokens_promise_nothing(name):
   drafter, params = models.DRAFTERS[name][0], models.params_of(name)
   ctx, memory = fresh(drafter, params, *texts(4), sampling.make(4))
-  propose = jax.jit(drafter.propose)
-  draft, _ = propose(params, memory, ctx, generate.row_keys(0, range(4)))
+  keys = generate.row_keys(0, range(4))
+  draft, _ = jax.eval_shape(drafter.propose, params, memory, ctx, keys)
   assert draft.probs is None
 
 
@@ -169,20 +169,6 @@ def test_shapes_are_fixed_and_the_host_is_not_asked(name):
   assert laws.not_fixed(models.TARGET, drafter, params) == ''
 
 
-# The ceiling
-
-
-def test_a_target_accepts_itself_always(float64):
-  spec = Spec(models.DRAFT, lm.make(models.DRAFT, 4), verify.token)
-  target = models.double(models.draft_weights())
-  values = sampling.make(6, [0, 0.5, 1, 1.5, 0, 0.5])
-  state = models.decoded(
-    spec, Params(target, target), models.PROMPTS, values, new_tokens=60
-  )
-  assert state.counts.tried.sum() > 200
-  assert state.counts.accepted.sum() == state.counts.tried.sum()
-
-
 # Drafters one by one
 
 
@@ -238,7 +224,6 @@ def test_counts_penalise_tokens_drafted_before_and_no_other():
 
 
 def test_counts_spread_what_the_successors_leave():
-
   text = [0, 1, 0, 1, 0, 2, 0, 3]
   tables = counts.count([text], 4, successors=1)
   # Half of what follows 0 is 1; the rest is shared by how often 0, 2, 3 are.

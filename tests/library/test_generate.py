@@ -172,10 +172,12 @@ HAND_ROWS = (
 )
 
 
+PROMPTS, NEW, *_ = zip(*HAND_ROWS, strict=True)
+
+
 @functools.cache
 def hand_state():
-  prompts, new, *_ = zip(*HAND_ROWS, strict=True)
-  return hand_go(hand_start(prompts, new))
+  return hand_go(hand_start(PROMPTS, NEW))
 
 
 @pytest.mark.parametrize('row', range(len(HAND_ROWS)))
@@ -233,7 +235,7 @@ def test_single_steps_are_the_same_as_one_call():
 
 def test_a_generation_is_one_dispatch():
   """One loop on the device that asks the host nothing."""
-  state, steps = hand_start([(0,), (2, 3)], 20), jnp.int32(9)
+  state, steps = hand_start(PROMPTS, NEW), jnp.int32(9)
   params = hand_params()
   run = functools.partial(generate.generate, spec=HAND)
   program = jax.make_jaxpr(run)(params, state, steps)
@@ -308,12 +310,11 @@ def test_what_is_no_draft_is_an_error_of_the_drafter(change):
 
 
 def test_a_state_is_donated_and_its_sources_are_not():
-  values = sampling.make(2, 0.0)
-  key = generate.row_keys(0, range(2))
+  values = sampling.make(len(PROMPTS), 0.0)
+  key = generate.row_keys(0, range(len(PROMPTS)))
   params = hand_params()
-  prompts = [(0,), (2, 3)]
   state = generate.start(
-    params, prompts, spec=HAND, new_tokens=3, key=key, values=values
+    params, PROMPTS, spec=HAND, new_tokens=NEW, key=key, values=values
   )
   hand_go(state)
   assert all(x.is_deleted() for x in jax.tree.leaves(state))

@@ -321,8 +321,8 @@ SHAPES = {
 
 @pytest.mark.parametrize('options', models.slow_unless(['tree'], SHAPES))
 def test_greedy_texts_are_those_of_the_target(options, load):
-  stored = family_outputs.load('qwen3_next')
-  target = load('qwen3_next')
+  stored = family_outputs.load('qwen3_5_text')
+  target = load('qwen3_5_text')
   draft = mtp.load(target, **SHAPES[options])
   out = specjax.decode(
     target, draft, stored.prompts, gamma=3, new_tokens=20, temperature=0.0

@@ -121,11 +121,14 @@ def test_the_check_says_what_is_wrong(name):
     specjax.check_model(DOORS[door](bug), PARAMS)
 
 
+MODULE = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+
 @pytest.mark.parametrize(
   ('field', 'given'),
   [
-    ('model', {'model': nnx.Linear(2, 2, rngs=nnx.Rngs(0))}),
-    ('params', {'params': nnx.Linear(2, 2, rngs=nnx.Rngs(0))}),
+    ('model', {'model': MODULE}),
+    ('params', {'params': MODULE}),
     ('params', {'params': {'w': 1.5}}),
     ('params', {'params': {}}),
     ('params', {'params': {'ids': jnp.arange(3)}}),

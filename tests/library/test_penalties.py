@@ -342,40 +342,6 @@ def test_a_target_accepts_itself(spec):
   assert (kept >= (1 - 1e-3) * tried).all()
 
 
-WRONG = (
-  ({'presence_penalty': 2.5}, r'presence_penalty must be in \[-2, 2\]'),
-  ({'frequency_penalty': [0.0, -2.1]}, 'frequency_penalty must be in'),
-  ({'min_new_tokens': 1, 'eos': ()}, 'min_new_tokens needs a token that ends'),
-  ({'min_new_tokens': 1, 'eos': (9,)}, 'eos must name tokens from 0 to 6'),
-  (
-    {'min_new_tokens': 1, 'vocab_size': None},
-    'min_new_tokens needs a vocabulary',
-  ),
-  ({'forbidden': range(VOCAB)}, 'forbidden must leave a token, got all 7'),
-  ({'forbidden': (VOCAB,)}, 'forbidden must name tokens from 0 to 6, got 7'),
-  ({'forbidden': 3}, 'forbidden must be a tuple of tokens, got 3'),
-  ({'forbidden': [(1,), (2,), (3,)]}, 'forbidden has 3 rows instead of 2'),
-  (
-    {'forbidden': range(5), 'min_new_tokens': 1},
-    'min_new_tokens must leave a token',
-  ),
-  (  # The first row has none, the second has all.
-    {'forbidden': [range(5), ()], 'min_new_tokens': 1},
-    'min_new_tokens must leave a token',
-  ),
-  ({'logit_bias': {7: 1.0}}, 'logit_bias must name tokens from 0 to 6, got 7'),
-  ({'logit_bias': {1: -np.inf}}, 'logit_bias must be finite'),
-  ({'logit_bias': ((1, 2, 3),)}, 'logit_bias must be pairs'),
-)
-
-
-@pytest.mark.parametrize(('changes', 'message'), WRONG, ids=str)
-def test_wrong_values_are_named(changes, message):
-  known = {'vocab_size': VOCAB, 'eos': ENDS}
-  with pytest.raises(ValueError, match=f'^{message}'):
-    sampling.make(2, 1.0, **(known | changes))
-
-
 def test_stages_may_be_iterators():
   made, known = (
     sampling.make(2, vocab_size=VOCAB, forbidden=f, logit_bias=b)
@@ -421,16 +387,3 @@ def test_a_value_is_in_range_or_refused(value, name):
   else:
     with pytest.raises(ValueError, match=f'^{name} must be'):
       sampling.make(1, vocab_size=VOCAB, eos=ENDS, **{name: value})
-
-
-def test_values_for_another_target_are_refused():
-  spec, params = models.spec_of('plain'), None
-  known = {'vocab_size': VOCAB, 'eos': ENDS}
-  for stages, message in (
-    ({'forbidden': (1,)}, 'forbidden was made for 7 tokens, but the target'),
-    ({'logit_bias': {1: 1}}, 'logit_bias was made for 7 tokens'),
-    ({'min_new_tokens': 1}, r'values were made for eos \[5, 6\], but'),
-  ):
-    values = sampling.make(1, **known, **stages)
-    with pytest.raises(ValueError, match=message):
-      models.run(spec, params, [(1,)], values)

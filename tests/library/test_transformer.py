@@ -326,10 +326,6 @@ def test_positions_beyond_the_last_give_numbers():
   assert np.isfinite(read(weights(GPT), words(1, 4))).all()
 
 
-def test_equal_configurations_build_one_model():
-  assert transformer.build(LLAMA.config) is LLAMA
-
-
 @pytest.mark.parametrize(
   'name',
   models.slow_unless(

@@ -128,7 +128,7 @@ RULES = {
 }
 CASES = [(rule, name) for rule, (_, all) in RULES.items() for name in all]
 LIMIT, EOS = 3, (VOCAB - 1,)
-CONTEXTS = exact.unfinished(TEXTS, LIMIT, EOS)
+CONTEXTS = exact.unfinished(TEXTS, LIMIT, EOS)  # The first is empty.
 
 
 def texts_of(rule, source, p, q):
@@ -160,7 +160,7 @@ def test_an_exact_rule_keeps_the_law_of_the_target(rule, name, float64):
 
 def emitted(rule, source, p, q):
   """Distribution of what the first step emits: text -> probability."""
-  chances = exact.step(rule, source, TEXTS, p, q, [0])[0]
+  chances = exact.step(rule, source, TEXTS, p, q, CONTEXTS)[0]
   return {TEXTS.tokens(i): chances[i] for i in np.flatnonzero(chances)}
 
 
@@ -417,7 +417,7 @@ def test_overlap_is_the_chance_of_the_first_acceptance(float64):
     probs = None if chosen else np.tile(q.probs[:1], (2, 1))
     draft = Draft(np.array([token, 0]), np.arange(2), np.array(2), probs)
     scores = Scores(np.tile(p.probs[:1], (3, 1)), None)
-    chances = emitted(verify.token, CHAINS['two'], p, q)
+    chances = emitted(verify.token, CHAINS['three'], p, q)
     longer = sum(weight for text, weight in chances.items() if len(text) > 1)
     overlap = jax.jit(verify.overlap)
     np.testing.assert_allclose(overlap(draft, scores), longer, rtol=1e-12)
@@ -488,9 +488,6 @@ def test_simulated_acceptance():
   assert not rule.lossless
   # One object per rate: a new one would compile a new program.
   assert verify.simulated(0.25) is rule
-  for rate in (-0.1, 1.1):
-    with pytest.raises(ValueError, match='rate must be in'):
-      verify.simulated(rate)
 
 
 def test_chance_of_a_first_token():

@@ -363,14 +363,18 @@ def head_weights(init, scale: float = 1.0):
   """Random weights of a head, made anew whatever the precision in force."""
   with jax.enable_x64(False):
     made = jax.jit(init)(jax.random.key(3), target_weights())
-    return jax.tree.map(
+    noisy = jax.tree.map(
       lambda x: (
-        x + scale * jax.random.normal(jax.random.key(4), x.shape)
-        if jnp.issubdtype(x.dtype, jnp.floating)
-        else x
+        x + np.float32(scale) * _noise(x.shape) if x.dtype == np.float32 else x
       ),
-      made,
+      jax.device_get(made),
     )
+    return jax.device_put(noisy)
+
+
+@functools.cache
+def _noise(shape):
+  return np.asarray(jax.random.normal(jax.random.key(4), shape))
 
 
 def head_of(trainable, scale: float):
