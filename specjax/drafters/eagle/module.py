@@ -559,4 +559,4 @@ class Head:
 
   def shapes(self):
     """Shapes of the weights."""
-    return jax.eval_shape(self.init, jax.random.key(0))
+    return overrides.shapes_of(self)

@@ -5,10 +5,12 @@ is left out or positions turn at another pace. `specjax probe` compares such
 readings; who knows that files are wrong names the right one.
 """
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import jax
 from flax import traverse_util
 
 from specjax.models.config import TransformerConfig
@@ -19,6 +21,12 @@ AS_STORED: Mapping[str, Any] = types.MappingProxyType({})
 Readings = dict[str, dict[str, Any]]  # changed values, by what they say
 # Bases of rotary positions that published models have.
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)
+
+
+@functools.cache
+def shapes_of(head: Any) -> Any:
+  """Returns the shapes of a head's weights; it is traced once."""
+  return jax.eval_shape(head.init, jax.random.key(0))
 
 
 def check(read_as: Mapping[str, Any], known: Iterable[str]) -> None:
