@@ -177,7 +177,7 @@ def test_counts_back_off_to_single_tokens():
   tables = counts.count([[0, 1, 0, 1, 0, 2], [3], [4]], 5, successors=2)
   single = np.array([4, 3, 2, 2, 2]) / 13
   np.testing.assert_allclose(tables.unigram, single, rtol=1e-6)
-  after = functools.partial(counts.distribution_after, tables)
+  after = jax.jit(functools.partial(counts.distribution_after, tables))
   np.testing.assert_allclose(after(0), [0, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
   np.testing.assert_allclose(after(1), [1, 0, 0, 0, 0], atol=1e-6)
   np.testing.assert_allclose(after(3), single, rtol=1e-6)
@@ -228,6 +228,5 @@ def test_counts_spread_what_the_successors_leave():
   tables = counts.count([text], 4, successors=1)
   # Half of what follows 0 is 1; the rest is shared by how often 0, 2, 3 are.
   expected = np.array([5, 0, 2, 2]) / 9 / 2 + [0, 0.5, 0, 0]
-  np.testing.assert_allclose(
-    counts.distribution_after(tables, 0), expected, rtol=1e-6
-  )
+  after = jax.jit(counts.distribution_after)
+  np.testing.assert_allclose(after(tables, 0), expected, rtol=1e-6)
