@@ -141,10 +141,8 @@ def test_numbers_that_are_none_are_said(target):
   [
     ({'prompt': ['a', 'b']}, 'prompt must be one text, or the token ids'),
     ({'prompt': [[1], [2, 3]]}, 'prompt must be one text, or the token ids'),
-    ({'prompt': None}, 'prompt must be one text, or the token ids'),
     ({'new_tokens': [3]}, 'new_tokens must be a whole number of at least 1'),
     ({'stop': ['']}, 'stop must be a text, or a list of texts'),
-    ({'stop': ['a', 3]}, 'stop must be a text, or a list of texts'),
     ({'logprobs': 21}, 'logprobs must be a whole number of at least 0 and'),
     ({'slots': 0}, 'slots must be a whole number of at least 1'),
     ({'regex': '('}, "regex '.'"),
