@@ -66,8 +66,16 @@ def run(model, params, tokens, length, given, steps, source):
   return stepped.swapaxes(0, 1), tokens
 
 
-def assert_agrees(model, params, reference):
-  """Logits and greedy texts are those of transformers."""
+@pytest.fixture(scope='module', params=NAMES)
+def loaded(request, tmp_path_factory):
+  """A family's stored reference, and what we make of its checkpoint."""
+  reference = family_outputs.load(request.param)
+  path = reference.write(tmp_path_factory.mktemp('family') / request.param)
+  return path, reference, *checkpoints.load(path, max_length=LONGEST)
+
+
+def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
+  _, reference, model, params = loaded
   # Flat logits would prove nothing.
   assert reference.logits.std() > 0.5
   count = reference.tokens.shape[1]
@@ -96,19 +104,6 @@ def assert_agrees(model, params, reference):
     np.asarray(written), lengths, reference.texts, strict=False
   ):
     assert row[begin : begin + family_outputs.NEW].tolist() == text
-
-
-@pytest.fixture(scope='module', params=NAMES)
-def loaded(request, tmp_path_factory):
-  """A family's stored reference, and what we make of its checkpoint."""
-  reference = family_outputs.load(request.param)
-  path = reference.write(tmp_path_factory.mktemp('family') / request.param)
-  return path, reference, *checkpoints.load(path, max_length=LONGEST)
-
-
-def test_logits_and_greedy_texts_are_those_of_transformers(loaded):
-  _, reference, model, params = loaded
-  assert_agrees(model, params, reference)
 
 
 # Blocks of tokens are checked in `test_transformer`, with trees. These have

@@ -110,17 +110,25 @@ def in_pieces(model, params, tokens, length):
   return jnp.concatenate(logits, 1), features
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def at_once(model, params, tokens):
+  """Logits, and the features and hidden states that they come from."""
+  mask, positions = transformer.causal(*tokens.shape)
+  given = params, tokens, positions, None, None, mask
+  out = model.forward(*given, taps=(0, 1))
+  return model.head(params, out.hidden), out.taps, out.hidden
+
+
 def assert_pieces_agree(model, tokens, length):
   params = weights(model)
   pieces, features = in_pieces(model, params, tokens, length)
-  whole = models.score(model, params, tokens[:, : max(length) + 5])
-  whole = np.asarray(whole)
+  whole, taps, _ = at_once(model, params, tokens[:, : max(length) + 5])
   assert whole.dtype == np.float64
   assert whole.std() > 0.1
+  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
   for row, first in enumerate(length - 1):
-    np.testing.assert_allclose(
-      pieces[row], whole[row, first : first + 6], rtol=0, atol=1e-10
-    )
+    close(pieces[row], whole[row, first : first + 6])
+    close(features[row, :first], taps[row, :first])
   return features
 
 
@@ -247,28 +255,13 @@ def test_logits_depend_on_the_chosen_experts_alone():
       np.testing.assert_array_equal(found, expected)
 
 
-def test_features_are_those_of_the_tokens_read():
-  tokens, length = words(4, 128), np.array([2, 7, 64, 90], np.int32)
+def test_hidden_states_are_the_last_features_after_one_more_norm():
   params = weights(LLAMA)
-  features = in_pieces(LLAMA, params, tokens, length)[1]
-
-  @jax.jit
-  def read(params, tokens):
-    mask, positions = transformer.causal(4, 128)
-    return LLAMA.forward(
-      params, tokens, positions, None, None, mask, taps=(0, 1)
-    )
-
-  out = read(params, tokens)
-  for row, count in enumerate(length - 1):
-    np.testing.assert_allclose(
-      features[row, :count], out.taps[row, :count], rtol=0, atol=1e-10
-    )
-  # The hidden states are the last layer's after one more norm.
-  last = np.asarray(out.taps)[:, :, 1]
+  _, taps, hidden = at_once(LLAMA, params, words(4, 128))
+  last = np.asarray(taps)[:, :, 1]
   size = np.sqrt((last**2).mean(-1, keepdims=True) + 1e-5)
   scaled = last / size * params['norm']['scale']
-  np.testing.assert_allclose(out.hidden, scaled, rtol=0, atol=1e-10)
+  np.testing.assert_allclose(hidden, scaled, rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
