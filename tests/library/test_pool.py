@@ -377,6 +377,10 @@ def test_what_cannot_be_decoded_is_refused_as_it_is_anywhere(changes):
 
 
 def test_a_queue_that_is_full_says_so():
+  one = opened(rows=1, limit=1)
+  one.submit(request(0))
+  with pytest.raises(pool.Full, match='1 requests wait'):
+    one.submit(request(1))
   held = opened(rows=1, limit=2)
   held.submit(request(0))
   held.submit(request(1))

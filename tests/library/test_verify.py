@@ -82,6 +82,10 @@ CHAINS = {
   'none of three': sizes(lambda chances, _: np.zeros(len(chances), int)),
   'two of three': sizes(lambda chances, _: np.full(len(chances), 2)),
   'until an unlikely one': sizes(exact.stopping(policies.confidence(0.3))),
+  'until much entropy': sizes(exact.stopping(policies.entropy(0.35))),
+  'until a rejection is likely': sizes(
+    exact.stopping(policies.learned(1, 1, -1, 0.1, 0.5))
+  ),
 }
 DRAWN_TREES = {
   'siblings': exact.tree((0, 0, 0)),
@@ -100,7 +104,7 @@ HUBS = {
 ENDS = 'none of three', 'two of three', 'three', 'until an unlikely one'
 ONES = 'three', 'uneven'
 RULES = {
-  'token': (verify.token, {n: CHAINS[n] for n in ('one', *ENDS)}),
+  'token': (verify.token, CHAINS),
   'block': (verify.block, {n: CHAINS[n] for n in ENDS}),
   # On chains these two are the token rule and block verification, see below
   # and `test_traversal`.
