@@ -57,7 +57,7 @@ def write(path, sizes, params, target=TARGET.config, **options):
 def test_a_written_head_is_read_as_it_was(tmp_path, options):
   sizes, params = make(**options)
   write(tmp_path / 'head', sizes, params, dtype='float32')
-  found = published.find(tmp_path / 'head', TARGET.config)
+  found = published.find(tmp_path / 'head', TARGET)
   assert found.verifier == 'owner/name'
   back = sizes_of(found.config)
   assert {*back.norms} == {*sizes.norms}
@@ -80,7 +80,7 @@ def test_the_form_is_that_of_speculators(tmp_path):
   assert config['transformer_layer_config']['hidden_size'] == written.E
   layout = written.LAYOUTS['speculators']
   expected = written.tensors(layout)
-  with_all = published.find(tmp_path / 'head').names
+  with_all = published.find(tmp_path / 'head', TARGET).names
   assert with_all == expected.keys() - {'d2t', 't2d'}
 
 
@@ -150,7 +150,7 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
   method = config['speculators_config']['proposal_methods'][0]
   assert method['speculative_tokens'] == sizes.depth
   assert config['aux_hidden_state_layer_ids'] == [1, 2]
-  found = published.find(tmp_path / 'head', blocks.TARGET.config)
+  found = published.find(tmp_path / 'head', blocks.TARGET)
   assert dflash_modules.sizes_of(found.config) == sizes
   loaded = dflash.load(blocks.HOST, tmp_path / 'head')
   jax.tree.map(np.testing.assert_array_equal, loaded.params, params)

@@ -14,8 +14,8 @@ from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import CPU
 
-# A part of a path that is counted, and its number.
-_LAYER = re.compile(r'\b(layer|source)(\d+)/')
+# A part of a path that is counted, and its number; the first may have none.
+_LAYER = re.compile(r'\b(layer|source)(\d*)/')
 
 
 def read_attributes(
@@ -214,12 +214,23 @@ def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
 def list_sources(
   family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
 ) -> dict[str, Tensors]:
-  """Returns the sources of parameters, layers and experts filled in."""
-  table = {**family.sources, **family.varying(config)}
+  """Returns the sources of parameters of a family; see `fill`."""
+  return fill(family.table(config), shapes)
+
+
+def fill(table: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the rows of a table for parameters, layers and experts filled in.
+
+  Args:
+    table: sources of parameters, as of a `Family`; one layer may have rows of
+      its own.
+    shapes: of the parameters that there are.
+  """
   sources = {}
   for path, x in shapes.items():
     layer = _LAYER.search(path)
-    split, names = table[_LAYER.sub(r'\1{}/', path)]
+    source = table.get(path) or table[_LAYER.sub(r'\1{}/', path)]
+    names = source.names
     if any('{expert}' in name for name in names):
       names = tuple(
         name.replace('{expert}', str(i))
@@ -227,6 +238,6 @@ def list_sources(
         for name in names
       )
     if layer:
-      names = tuple(name.format(layer[2]) for name in names)
-    sources[path] = Tensors(split, names)
+      names = tuple(name.format(layer[2] or 0) for name in names)
+    sources[path] = source._replace(names=names)
   return sources

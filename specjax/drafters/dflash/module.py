@@ -24,7 +24,8 @@ import jax.numpy as jnp
 from specjax.arguments import check_number
 from specjax.drafters.dflash import corrections
 from specjax.drafters.dflash.corrections import Corrected, Places
-from specjax.drafters.heads import overrides
+from specjax.drafters.heads import files, overrides
+from specjax.drafters.heads.formats import Kind
 from specjax.models import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
@@ -413,6 +414,9 @@ class Head:
   target: Model
   sizes: Sizes
 
+  def __post_init__(self):
+    files.check_taps(self.target.config.num_layers, self.sizes.taps)
+
   @functools.cached_property
   def config(self) -> TransformerConfig:
     s, t = self.sizes, self.target.config
@@ -595,3 +599,10 @@ class Head:
   def shapes(self):
     """Shapes of the weights."""
     return jax.eval_shape(self.init, jax.random.key(0))
+
+
+KIND = Kind(
+  'dflash',
+  tuple(Sizes.__annotations__),
+  lambda target, config: Head(target, sizes_of(config)),
+)

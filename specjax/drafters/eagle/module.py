@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax.nn import logsumexp
 
-from specjax.drafters.heads import overrides
+from specjax.drafters.heads import files, overrides
+from specjax.drafters.heads.formats import Kind
 from specjax.models import cache as caches
 from specjax.models import prefill
 from specjax.models.config import Narrowed, TransformerConfig
@@ -383,6 +384,7 @@ class Head:
 
   def __post_init__(self):
     s, e = self.sizes, self.target.config.width
+    files.check_taps(self.target.config.num_layers, s.taps)
     as_wide = s.version == 1 and (s.join == PAIR or not s.projects)
     if as_wide and s.width != e:
       raise ValueError(
@@ -560,3 +562,10 @@ class Head:
   def shapes(self):
     """Shapes of the weights."""
     return jax.eval_shape(self.init, jax.random.key(0))
+
+
+KIND = Kind(
+  'eagle',
+  tuple(Sizes.__annotations__),
+  lambda target, config: Head(target, sizes_of(config)),
+)

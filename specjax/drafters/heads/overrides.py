@@ -52,35 +52,35 @@ def pick(kind: type[T], config: Mapping[str, Any]) -> T:
 
 
 def change(
+  make: Callable[[dict[str, Any]], Any],
   config: Mapping[str, Any],
   read_as: Mapping[str, Any],
-  shapes: Callable[[dict[str, Any]], Any],
   params: Any,
-) -> dict[str, Any]:
-  """The configuration of a head with other values.
+) -> Any:
+  """The head of a configuration with other values.
 
   Args:
+    make: (config) -> the head, with `shapes()` of its weights.
     config: as its files have it.
     read_as: the other values, by name.
-    shapes: (config) -> shapes of the weights, nested as they are.
     params: the weights that there are.
 
   Raises:
     ValueError: they are not those that the other configuration needs.
   """
-  changed = {**config, **read_as}
+  head = make({**config, **read_as})
   if not read_as:
-    return changed
+    return head
   need, have = (
     {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
-    for t in (shapes(changed), params)
+    for t in (head.shapes(), params)
   )
   if lacking := [name for name in need if have.get(name) != need[name]]:
     raise ValueError(
       f'read_as: {dict(read_as)} needs other weights than the head has: '
       f'{", ".join(lacking)}'
     )
-  return changed
+  return head
 
 
 def options(

@@ -10,10 +10,9 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.arguments import check_number
-from specjax.checkpoints.families import rope
-from specjax.checkpoints.families.table import Tensors
+from specjax.checkpoints.families import conversion, rope
 from specjax.checkpoints.files import CONFIG, WEIGHTS
-from specjax.drafters.heads.formats import Made
+from specjax.drafters.heads.formats import Made, Table
 from specjax.models.config import TransformerConfig
 
 
@@ -25,7 +24,7 @@ class Form(NamedTuple):
     architecture: its class there.
     layer: of config.json, of its layers.
     own: the other attributes that its kind has.
-    sources: tensors of every parameter, see `formats.Found`.
+    table: tensors of its parameters.
     draft_vocab: tokens that have a logit; 0: all.
     places: that it says at once; None: it drafts token after token.
   """
@@ -34,7 +33,7 @@ class Form(NamedTuple):
   architecture: str
   layer: dict[str, Any]
   own: dict[str, Any]
-  sources: Mapping[str, Tensors | Made]
+  table: Table
   draft_vocab: int
   places: int | None = None
 
@@ -92,7 +91,7 @@ def _tensors(form: Form, params: Any, dtype: str) -> dict[str, np.ndarray]:
   """The tensors of a head by their names, floats in a type."""
   flat: Mapping[str, Any] = flax.traverse_util.flatten_dict(params, sep='/')
   found: dict[str, np.ndarray] = {}
-  for key, source in form.sources.items():
+  for key, source in conversion.fill(form.table, flat).items():
     value = np.asarray(flat[key])
     if isinstance(source, Made):
       found |= _vocabulary(value, form.draft_vocab)
