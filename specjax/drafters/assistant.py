@@ -91,10 +91,7 @@ class Assistant(nn.Module):
     )
 
     def linear(name, x, outputs):
-      size = x.shape[-1]
-      return Linear(
-        size, (outputs,), (None, None), False, size**-0.5, name=name
-      )(x)
+      return Linear(x.shape[-1], (outputs,), name=name)(x)
 
     x = linear('pre', x, c.width)
     unseen = jnp.zeros((*x.shape[:2], 1), bool)

@@ -101,7 +101,6 @@ class Encoder(nn.Module):
       (c.num_kv_heads, 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
-      c.width**-0.5,
       name=f'source{layer}',
     )(x)
     return caches.block_of_rows(both[..., 0, :], both[..., 1, :])

@@ -73,9 +73,7 @@ class LatentHeads(nn.Module):
 
   def _linear(self, name, inputs, outputs, bias):
     axes = 'width', *['heads', None][: len(outputs) - 1], None
-    return Linear(
-      inputs, outputs, axes, bias, inputs**-0.5, self.rows, name=name
-    )
+    return Linear(inputs, outputs, axes, bias, rows=self.rows, name=name)
 
   def _norm(self, name, x):
     whole = nn.with_logical_partitioning(nn.initializers.ones, (None,))

@@ -317,15 +317,9 @@ class Layer(nn.Module):
     """Attention to the source, whose keys and values are in the cache."""
     c = self.config
     b, t = x.shape[:2]
-    q = Linear(
-      c.width,
-      (c.num_kv_heads, c.group, c.head_dim),
-      ('width', 'kv_heads', None, 'head'),
-      c.qkv_bias,
-      c.width**-0.5,
-      c.device.rows,
-      name='source_q',
-    )(x)
+    outputs = c.num_kv_heads, c.group, c.head_dim
+    axes = 'width', 'kv_heads', None, 'head'
+    q = self._map('source_q', x, outputs, axes, c.qkv_bias)
     slots = cache.source.v.shape[2]
     mask = jnp.arange(slots) < cache.source_length[:, None, None]
     mask = jnp.broadcast_to(mask, (b, t, slots))
@@ -400,8 +394,8 @@ class Layer(nn.Module):
 
   def _map(self, name, x, outputs, axes, bias):
     """Outputs of a linear map of x [B, T, any width]."""
-    size, rows = x.shape[-1], self.config.device.rows
-    return Linear(size, outputs, axes, bias, size**-0.5, rows, name=name)(x)
+    rows = self.config.device.rows
+    return Linear(x.shape[-1], outputs, axes, bias, rows=rows, name=name)(x)
 
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""
@@ -427,15 +421,8 @@ class LayerInputs(nn.Module):
       nn.with_logical_partitioning(start, ('vocab', None)),
       (s.vocab_size, s.parts * s.width),
     )
-    y = Linear(
-      c.width,
-      (s.parts, s.width),
-      ('width', None, None),
-      False,
-      c.width**-0.5,
-      c.device.rows,
-      name='map',
-    )(x)
+    outputs, axes = (s.parts, s.width), ('width', None, None)
+    y = Linear(c.width, outputs, axes, rows=c.device.rows, name='map')(x)
     y = Norm(c, s.width, name='norm')(y * c.width**-0.5)
     own = jnp.take(table, tokens, 0, mode='clip').reshape(y.shape)
     return (y + own * s.width**0.5) * 2**-0.5

@@ -259,23 +259,34 @@ def keep_outputs(w, kept):
   return in_blocks(made) if w.blocked else made
 
 
-def declare_weight(module, name, inputs, outputs, axes, scale):
-  """A weight [inputs, *outputs], in the layout that the parameters have."""
+def declare_weight(module, name, inputs, outputs, axes=None, scale=None):
+  """A weight [inputs, *outputs], in the layout that the parameters have.
+
+  Args:
+    module: that has it.
+    name: of the parameter.
+    inputs: rows.
+    outputs: sizes of the other axes.
+    axes: logical names of (inputs, *outputs); None: no mesh splits it.
+    scale: of fresh weights; None: that of outputs as large as inputs.
+  """
   stored = module.get_variable('params', name)
   if is_weight(stored):
     return stored
+  axes = axes or (None,) * (1 + len(outputs))
+  scale = inputs**-0.5 if scale is None else scale
   start = nn.with_logical_partitioning(nn.initializers.normal(scale), axes)
   return module.param(name, start, (inputs, *outputs))
 
 
 class Linear(nn.Module):
-  """x [..., inputs] -> [..., *outputs]."""
+  """x [..., inputs] -> [..., *outputs]; see `declare_weight`."""
 
   inputs: int
   outputs: tuple[int, ...]
-  axes: tuple[str | None, ...]  # logical names of (inputs, *outputs)
-  bias: bool
-  scale: float
+  axes: tuple[str | None, ...] | None = None
+  bias: bool = False
+  scale: float | None = None
   rows: int = 1  # of a product at least, see `multiply`
 
   @nn.compact
@@ -286,6 +297,7 @@ class Linear(nn.Module):
     y = multiply(x, w, self.rows)
     y = y.reshape(*x.shape[:-1], *self.outputs)
     if self.bias:
-      zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
+      axes = self.axes or (None,) * (1 + len(self.outputs))
+      zeros = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
       y += self.param('b', zeros, self.outputs)
     return y

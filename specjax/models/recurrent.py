@@ -192,8 +192,8 @@ def _decays(module, steps):
 
 def _read(module, outputs, bias, name='in'):
   """The map of the stream into a layer."""
-  width, axes = module.width, ('width', *[None] * len(outputs))
-  return Linear(width, outputs, axes, bias, width**-0.5, module.rows, name=name)
+  axes, rows = ('width', *[None] * len(outputs)), module.rows
+  return Linear(module.width, outputs, axes, bias, rows=rows, name=name)
 
 
 def _give(module, inputs, bias):

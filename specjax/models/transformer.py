@@ -123,7 +123,6 @@ class Transformer(nn.Module):
         c.width,
         (c.kept or c.vocab_size,),
         ('width', 'vocab'),
-        c.width**-0.5,
       )
     if c.head_bias:
       self.unembedding_bias = self.param(

@@ -206,10 +206,8 @@ class BlockConv(nn.Module):
     own = Linear(
       c.width,
       outputs,
-      (None, None, None, None),
-      False,
-      0.1 * c.width**-0.5,
-      c.device.rows,
+      scale=0.1 * c.width**-0.5,
+      rows=c.device.rows,
       name='own',
     )(x)
     kernels = base + jnp.repeat(own, s.conv_group, -1)  # [B, T, 2, taps, E]
@@ -240,8 +238,7 @@ class BlockLayer(Layer):
       (c.num_kv_heads, 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
-      c.width**-0.5,
-      c.device.rows,
+      rows=c.device.rows,
     )
     if c.qk_norm:
       self.k_norm = Norm(c, c.head_dim)
@@ -268,15 +265,9 @@ class BlockLayer(Layer):
     b, t = x.shape[:2]
     if self.sizes.conv:
       x, behind = self.attention_conv(x)
-    q = Linear(
-      c.width,
-      (c.num_kv_heads, c.group, c.head_dim),
-      ('width', 'kv_heads', None, 'head'),
-      c.qkv_bias,
-      c.width**-0.5,
-      c.device.rows,
-      name='q',
-    )(x)
+    outputs = c.num_kv_heads, c.group, c.head_dim
+    axes = 'width', 'kv_heads', None, 'head'
+    q = self._map('q', x, outputs, axes, c.qkv_bias)
     if c.qk_norm:
       q = Norm(c, c.head_dim, name='q_norm')(q)
     q = rotary.rotate(q, positions, *self._rotation())
@@ -309,10 +300,8 @@ class DFlash(nn.Module):
 
   def setup(self):
     c = self.config
-    inputs = len(self.sizes.taps) * c.width
-    self.fuse = Linear(
-      inputs, (c.width,), (None, None), False, inputs**-0.5, c.device.rows
-    )
+    inputs, rows = len(self.sizes.taps) * c.width, c.device.rows
+    self.fuse = Linear(inputs, (c.width,), rows=rows)
     self.norm_context = Norm(c)
     self.layers = [
       BlockLayer(c, i, self.sizes, name=f'layer{i}')
@@ -331,8 +320,6 @@ class DFlash(nn.Module):
         'unembedding',
         c.width,
         (s.draft_vocab or c.vocab_size,),
-        (None, None),
-        c.width**-0.5,
       )
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
@@ -340,9 +327,7 @@ class DFlash(nn.Module):
       self.correction = corrections.of_kind(s, c)
     if s.confidence:
       inputs = c.width + s.rank * (s.confidence == 'token')
-      self.confidence = Linear(
-        inputs, (1,), (None, None), True, inputs**-0.5, c.device.rows
-      )
+      self.confidence = Linear(inputs, (1,), bias=True, rows=rows)
 
   def read(self, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""

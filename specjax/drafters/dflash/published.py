@@ -72,14 +72,14 @@ _BODY = {
   ),
   **linear('confidence', LINEAR, 'confidence_head.proj'),
 }
-for _part in ('attention_conv', 'mlp_conv'):
-  _theirs = f'layers.{{}}.{_part}.'
-  _BODY |= {
-    f'layer{{}}/{_part}/base': Tensors(KEEP, (f'{_theirs}base_kernel',)),
-    f'layer{{}}/{_part}/own/w': Tensors(
-      _KERNELS, (f'{_theirs}kernel_projection.weight',)
-    ),
-  }
+_BODY |= {
+  f'layer{{}}/{part}/{ours}': Tensors(split, (f'layers.{{}}.{part}.{name}',))
+  for part in ('attention_conv', 'mlp_conv')
+  for ours, split, name in (
+    ('base', KEEP, 'base_kernel'),
+    ('own/w', _KERNELS, 'kernel_projection.weight'),
+  )
+}
 _MARKOV = {
   'embedding': Tensors(KEEP, (_MARKS[DSPARK],)),
   'unembedding': Tensors(LINEAR, ('markov_head.markov_w2.weight',)),
@@ -156,16 +156,6 @@ def _check_plain(files: Files) -> None:
       )
 
 
-def _read_layers(files: Files, width: int) -> dict[str, Any]:
-  """Fields of `TransformerConfig` that config.json says of the layers."""
-  bias = attribute('attention_bias', 'bias', values.flag, False)
-  rows = *size_rows(32768, 32, 128), bias
-  fields = files.read_layers(files.layer, width, *rows)
-  if values.name_of(fields['activation']) != 'silu':
-    raise CheckpointError(f'{files.directory}: config.json: hidden_act: silu')
-  return fields
-
-
 def _taps(files: Files, inputs: int, width: int) -> tuple[int, ...]:
   """Layers of the target that are read."""
   name, first = _SPECULATORS, 1
@@ -173,21 +163,12 @@ def _taps(files: Files, inputs: int, width: int) -> tuple[int, ...]:
   if ids is None:
     name, first = _AUTHORS, 0
     ids = _attribute(files, name)
-  told = f'{files.directory}: config.json: {name} {ids}'
   if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-    raise CheckpointError(f'{told}: a list of layers of the target is needed')
-  if len(ids) * width != inputs:
     raise CheckpointError(
-      f'{told} are {len(ids)} layers of the target, and fc reads {inputs} '
-      f'numbers, which are {inputs / width:g} of width {width}'
+      f'{files.directory}: config.json: {name} {ids}: a list of layers of the '
+      'target is needed'
     )
-  layers = files.target.num_layers
-  taps = tuple(i - first for i in ids)
-  if min(taps) < 0 or max(taps) >= layers:
-    raise CheckpointError(
-      f'{told} name layers that do not exist: the target has {layers}'
-    )
-  return taps
+  return files.read_taps(name, ids, first, inputs / width)
 
 
 def _number(files: Files, name: str, least: int, bound: int | None = None):
@@ -295,26 +276,20 @@ def _describe(files: Files, name: str) -> Found:
   _check_plain(files)
   tensors = files.tensors
   width, inputs = files.shape('fc.weight', 2)
-  fields = _read_layers(files, width)
+  bias = attribute('attention_bias', 'bias', values.flag, False)
+  rows = *size_rows(32768, 32, 128), bias
+  fields = files.read_layers(files.layer, width, ('silu',), *rows)
   vocab = fields['vocab_size']
   config = {
+    **fields,
     'taps': _taps(files, inputs, width),
     'block': _number(files, 'block_size', 2),
-    'layers': fields['num_layers'],
     'mask_token': _number(files, 'mask_token_id', 0, vocab),
     'qk_norm': f'{_ATTENTION}q_norm.weight' in tensors,
-    'own_embedding': 'embed_tokens.weight' in tensors,
-    **{
-      key: fields[key]
-      for key in (
-        'num_heads', 'num_kv_heads', 'head_dim', 'mlp_width', 'rope_theta',
-        'rope_scaling', 'norm_eps', 'bias',
-      )
-    },
-    **_body(files, fields['num_layers'], width),
+    **_body(files, fields['layers'], width),
     **_correction(files, name, width),
     **formats.options(files, vocab),
-  }  # fmt: skip
+  }
   correction = config.get('correction', '')
   return Found(
     name,
@@ -324,7 +299,7 @@ def _describe(files: Files, name: str) -> Found:
     vocab,
     files.verifier,
     fields['max_positions'],
-    UNUSED if config.get('draft_vocab') else (*UNUSED, 'd2t'),
+    UNUSED,
   )
 
 

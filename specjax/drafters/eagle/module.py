@@ -221,19 +221,20 @@ class Eagle(nn.Module):
     first = s.version == 1
     token = c.width if s.own_embedding else e
     carried = e if first else c.width
+    linear = functools.partial(Linear, rows=c.device.rows)
     self.layers = [
       Layer(c, i, name=f'layer{i or ""}') for i in range(c.num_layers)
     ]
     if s.join == LINEAR:
-      self.join = self._linear(token + carried, c.width, s.join_bias)
+      self.join = linear(token + carried, (c.width,), bias=s.join_bias)
     if 'token' in s.norms:
       self.norm_token = Norm(c, token)
     if 'feature' in s.norms:
       self.norm_feature = Norm(c, carried)
     if first and s.projects:
-      self.out = self._linear(c.width, e)
+      self.out = linear(c.width, (e,))
     if not first:
-      self.fuse = self._linear(len(s.taps) * e, c.width)
+      self.fuse = linear(len(s.taps) * e, (c.width,))
     if s.mask_token is not None:
       shape = (1, 1, len(s.taps) * e)
       self.mask_hidden = self.param(
@@ -257,21 +258,9 @@ class Eagle(nn.Module):
         'unembedding',
         carried,
         (s.draft_vocab or c.vocab_size,),
-        (None, None),
-        carried**-0.5,
       )
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
-
-  def _linear(self, inputs, outputs, bias=False):
-    return Linear(
-      inputs,
-      (outputs,),
-      (None, None),
-      bias,
-      inputs**-0.5,
-      self.config.device.rows,
-    )
 
   def read(self, hidden):
     """Features [..., F] of those of the target [..., len(taps), E]."""

@@ -145,23 +145,13 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   rest = usual | {
     k: v for k, v in rest.items() if v is not None or k not in usual
   }
-  fields = files.read_layers(rest, width, *size_rows(2048))
+  fields = files.read_layers(rest, width, module.ACTIVATIONS, *size_rows(2048))
   if 'sliding_attention' in (rest.get('layer_types') or ()):
     raise CheckpointError(
       f'{files.directory}: config.json has a layer with sliding attention, '
       'which no head here has'
     )
   return fields
-
-
-def _activation(files: Files, function) -> str:
-  for name, known in module.ACTIVATIONS.items():
-    if known is function:
-      return name
-  raise CheckpointError(
-    f'{files.directory}: config.json: hidden_act must be one of '
-    f'{", ".join(module.ACTIVATIONS)}'
-  )
 
 
 def _flag(files: Files, name: str, tensor: str = '') -> bool:
@@ -180,23 +170,14 @@ def _flag(files: Files, name: str, tensor: str = '') -> bool:
 
 def _taps(files: Files, count: int) -> tuple[int, ...]:
   """Layers of the target that are read."""
-  layers = files.target.num_layers
-  taps = files.take(_IDS, values.layers, None, 'eagle_config')
   ids = files.take(_IDS, values.layers, None)
-  if ids is None and taps is None:
-    ids = [2, layers // 2, layers - 3]
   if ids is not None:
-    taps = [i - 1 for i in ids]
-  told = f'{files.directory}: {_IDS} {[*(taps if ids is None else ids)]}'
-  if len(taps) != count:
-    raise CheckpointError(
-      f'{told} are {len(taps)} layers of the target, and fc reads {count}'
-    )
-  if min(taps) < 0 or max(taps) >= layers:
-    raise CheckpointError(
-      f'{told} name layers that do not exist: the target has {layers}'
-    )
-  return tuple(taps)
+    return files.read_taps(_IDS, ids, 1, count)
+  taps = files.take(_IDS, values.layers, None, 'eagle_config')
+  if taps is not None:
+    return files.read_taps(_IDS, taps, 0, count)
+  layers = files.target.num_layers
+  return files.read_taps(_IDS, [2, layers // 2, layers - 3], 1, count)
 
 
 def _mask_token(files: Files, vocab: int) -> int | None:
@@ -256,27 +237,16 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     options['taps'] = (files.target.num_layers - 1,)
   attention = f'{layer}self_attn.'
   config = {
+    **fields,
     'version': version,
-    'vocab_size': vocab,
-    'layers': fields['num_layers'],
-    **{
-      key: fields[key]
-      for key in (
-        'width', 'num_heads', 'num_kv_heads', 'head_dim', 'mlp_width',
-        'rope_theta', 'rope_scaling', 'norm_eps',
-      )
-    },
-    'activation': _activation(files, fields['activation']),
     'join_bias': f'{fused}.bias' in tensors,
-    'own_embedding': 'embed_tokens.weight' in tensors,
     'qk_norm': f'{attention}q_norm.weight' in tensors,
     'qkv_bias': f'{attention}q_proj.bias' in tensors,
     'out_bias': f'{attention}o_proj.bias' in tensors,
     'mlp_bias': f'{layer}mlp.down_proj.bias' in tensors,
     **formats.options(files, vocab),
     **options,
-  }  # fmt: skip
-  whole = () if config.get('draft_vocab') else ('d2t',)
+  }
   return Found(
     name,
     config,
@@ -285,19 +255,26 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     vocab,
     files.verifier,
     fields['max_positions'],
-    UNUSED + whole,
+    UNUSED,
   )
+
+
+# Of config.json, the norm that each adds, and its tensor if it has one.
+_SWITCHES = {
+  'norm_before_residual': ('residual', ''),
+  'norm_before_fc': ('fused', 'input_norm.weight'),
+  'fc_norm': ('taps', f'{FC_NORM}0.weight'),
+  'norm_output': ('carried', ''),
+}
 
 
 def _norms(files: Files) -> tuple[str, ...]:
   """Returns the norms of a head of version 3."""
-  switches = {
-    'residual': _flag(files, 'norm_before_residual'),
-    'fused': _flag(files, 'norm_before_fc', 'input_norm.weight'),
-    'taps': _flag(files, 'fc_norm', f'{FC_NORM}0.weight'),
-    'carried': _flag(files, 'norm_output'),
-  }
-  more = (name for name, here in switches.items() if here)
+  more = (
+    norm
+    for name, (norm, tensor) in _SWITCHES.items()
+    if _flag(files, name, tensor)
+  )
   return ('token', 'feature', 'last', *more)
 
 
@@ -319,14 +296,6 @@ FORMATS = (
   ),
   Format('EAGLE-1', KIND, _is_first, _first),
 )
-
-
-_SWITCHES = {
-  'norm_before_residual': 'residual',
-  'norm_before_fc': 'fused',
-  'fc_norm': 'taps',
-  'norm_output': 'carried',
-}
 
 
 def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
@@ -372,7 +341,7 @@ def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
       **({'mask_token_id': sizes.mask_token} if masked else {}),
       # Of what a layer reads; ours are of what it returns.
       _IDS: [tap + 1 for tap in sizes.taps],
-      **{switch: name in sizes.norms for switch, name in _SWITCHES.items()},
+      **{k: norm in sizes.norms for k, (norm, _) in _SWITCHES.items()},
     },
     _table(names, target.vocab_size),
     sizes.draft_vocab,

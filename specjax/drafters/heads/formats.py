@@ -4,7 +4,7 @@ import collections
 import math
 import pathlib
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -32,6 +32,7 @@ UNUSED = (
   'verifier_norm.weight',
   'verifier_lm_head.weight',
   't2d',
+  'd2t',  # Of a head that has all tokens.
 )
 
 
@@ -138,13 +139,18 @@ class Files(NamedTuple):
     return shape
 
   def read_layers(
-    self, attributes: Mapping[str, Any], width: int, *rows: Row
+    self,
+    attributes: Mapping[str, Any],
+    width: int,
+    activations: Iterable[str],
+    *rows: Row,
   ) -> dict[str, Any]:
     """Fields of `TransformerConfig` that config.json says of the layers.
 
     Args:
       attributes: of the layers.
       width: of their tensors.
+      activations: names of those that there are; the field is one of these.
       *rows: of what is read besides positions, activation and norms.
 
     Raises:
@@ -163,7 +169,38 @@ class Files(NamedTuple):
         f'{told} has layers of width {fields["width"]}, and its tensors of '
         f'width {width}: copy the {CONFIG} that is theirs'
       )
-    return fields
+    for name in activations:
+      if values.ACTIVATIONS[name] is fields['activation']:
+        return fields | {'layers': fields['num_layers'], 'activation': name}
+    raise CheckpointError(
+      f'{told}: hidden_act must be one of {", ".join(activations)}'
+    )
+
+  def read_taps(
+    self, name: str, ids: Sequence[int], first: int, count: float
+  ) -> tuple[int, ...]:
+    """Layers of the target that are read.
+
+    Args:
+      name: of the attribute that names them.
+      ids: its value.
+      first: that of the first layer's output.
+      count: of the layers that the tensor fc reads.
+
+    Raises:
+      CheckpointError: they are others, or the target has them not.
+    """
+    told = f'{self.directory}: {CONFIG}: {name} {[*ids]}'
+    if len(ids) != count:
+      raise CheckpointError(
+        f'{told} are {len(ids)} layers of the target, and fc reads {count:g}'
+      )
+    taps, layers = tuple(i - first for i in ids), self.target.num_layers
+    if min(taps) < 0 or max(taps) >= layers:
+      raise CheckpointError(
+        f'{told} name layers that do not exist: the target has {layers}'
+      )
+    return taps
 
 
 class Found(NamedTuple):
@@ -308,13 +345,17 @@ def read(found: Found, dtype: Any) -> Any:
 
 
 def options(files: Files, vocab: int) -> dict[str, Any]:
-  """Which tokens a head has logits of, as options of its sizes."""
+  """Which tokens a head embeds and has logits of, as options of its sizes."""
   tensors = files.tensors
-  if 'lm_head.weight' not in tensors:
-    return {'own_unembedding': False}
+  made = {
+    'own_embedding': 'embed_tokens.weight' in tensors,
+    'own_unembedding': 'lm_head.weight' in tensors,
+  }
+  if not made['own_unembedding']:
+    return made
   count = files.shape('lm_head.weight', 2)[0]
   if count == vocab:
-    return {'own_unembedding': True}
+    return made
   if 'd2t' not in tensors:
     raise CheckpointError(
       f'{files.directory}: lm_head has {count} of {vocab} tokens, and d2t, '
@@ -326,7 +367,7 @@ def options(files: Files, vocab: int) -> dict[str, Any]:
         f'{files.directory}: {name} has shape {tensors[name].shape}, and '
         f'lm_head {count} of {vocab} tokens: they are of different heads'
       )
-  return {'own_unembedding': True, 'draft_vocab': count}
+  return made | {'draft_vocab': count}
 
 
 def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
