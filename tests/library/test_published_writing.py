@@ -21,8 +21,8 @@ from tests.support import published_eagle as written
 
 TARGET = written.TARGET
 FORMS = {
-  Sizes: published_eagle.form,
-  dflash_modules.Sizes: published_dflash.form,
+  Sizes: (Head, published_eagle.form),
+  dflash_modules.Sizes: (dflash_modules.Head, published_dflash.form),
 }
 SIZES = dict(
   width=written.E, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12
@@ -48,9 +48,10 @@ def make(**options):
   return sizes, params
 
 
-def write(path, sizes, params, target=TARGET.config, **options):
-  form = FORMS[type(sizes)](sizes, target)
-  speculators.write(path, form, params, target, 'owner/name', **options)
+def write(path, sizes, params, target=TARGET, **options):
+  head, form = FORMS[type(sizes)]
+  made = form(head(target, sizes))
+  speculators.write(path, made, params, target.config, 'owner/name', **options)
 
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=list(OPTIONS))
@@ -115,7 +116,7 @@ def test_nothing_is_overwritten_and_engines_draft_what_a_head_says(tmp_path):
   with pytest.raises(
     ValueError, match='tokens is 5, but the head says 4 places'
   ):
-    write(tmp_path / 'head', BLOCK, {}, blocks.TARGET.config, tokens=5)
+    write(tmp_path / 'head', BLOCK, {}, blocks.TARGET, tokens=5)
 
 
 BLOCK = dflash_modules.Sizes(
@@ -145,7 +146,7 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
     params['places'] = jnp.asarray(
       reduced_vocab_head.places(blocks.IDS, blocks.V)
     )
-  write(tmp_path / 'head', sizes, params, blocks.TARGET.config, dtype='float32')
+  write(tmp_path / 'head', sizes, params, blocks.TARGET, dtype='float32')
   config = json.loads((tmp_path / 'head/config.json').read_text())
   method = config['speculators_config']['proposal_methods'][0]
   assert method['speculative_tokens'] == sizes.depth

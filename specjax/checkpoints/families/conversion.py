@@ -105,22 +105,11 @@ def limit_length(
   return config
 
 
-def _write_llama(config: TransformerConfig) -> dict[str, Any]:
-  """Attributes of a Llama, or of a Qwen or Mistral, which differ in few fields.
-
-  What they cannot say comes back as something else when they are read.
-
-  Raises:
-    ValueError: transformers refuses such a file, or the activation has no name.
-  """
-  if config.width % config.num_heads:
-    raise ValueError(
-      f'width = {config.width} must be a multiple of num_heads = '
-      f'{config.num_heads}'
-    )
+def llama_attributes(config: TransformerConfig) -> dict[str, Any]:
+  """Attributes that a Llama, or a Qwen or Mistral, has of its layers."""
   scaling = rope.write_scaling(config.rope_scaling)
   attributes: dict[str, Any] = {
-    'model_type': 'llama',
+    'model_type': 'qwen3' if config.qk_norm else 'llama',
     'vocab_size': config.vocab_size,
     'hidden_size': config.width,
     'num_hidden_layers': config.num_layers,
@@ -140,6 +129,23 @@ def _write_llama(config: TransformerConfig) -> dict[str, Any]:
     # The run may have changed it for a scaling that depends on the length.
     trained = getattr(config.rope_scaling, 'trained', config.max_positions)
     attributes['max_position_embeddings'] = trained
+  return attributes
+
+
+def _write_llama(config: TransformerConfig) -> dict[str, Any]:
+  """Attributes of a Llama, or of a Qwen or Mistral, which differ in few fields.
+
+  What they cannot say comes back as something else when they are read.
+
+  Raises:
+    ValueError: transformers refuses such a file, or the activation has no name.
+  """
+  if config.width % config.num_heads:
+    raise ValueError(
+      f'width = {config.width} must be a multiple of num_heads = '
+      f'{config.num_heads}'
+    )
+  attributes = llama_attributes(config)
   windows = {window for window in config.windows if window is not None}
   if config.qk_norm or config.qkv_bias > config.out_bias:
     kinds = (config.window(i) is None for i in range(config.num_layers))

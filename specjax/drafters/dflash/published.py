@@ -22,7 +22,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from specjax.checkpoints.families import values
+from specjax.checkpoints.families import conversion, values
 from specjax.checkpoints.families.llama import size_rows
 from specjax.checkpoints.families.table import (
   KEEP,
@@ -39,7 +39,6 @@ from specjax.drafters.dflash.corrections import MARKOV
 from specjax.drafters.dflash.module import KIND
 from specjax.drafters.heads import formats, speculators
 from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
-from specjax.models.config import TransformerConfig
 
 _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
@@ -321,16 +320,13 @@ def _spark(sizes: module.Sizes) -> dict[str, Any]:
   }
 
 
-def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
+def form(head: module.Head) -> speculators.Form:
   """The form in which speculators has a head.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
 
   Raises:
     ValueError: the form does not have an option of the head.
   """
+  sizes = head.sizes
   spark = sizes.correction in MARKOV
   wrong = {
     'mask_token': sizes.mask_token is None,
@@ -355,13 +351,11 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
   return speculators.Form(
     'dspark' if spark else 'dflash',
     'DSparkSpeculator' if spark else 'DFlashSpeculator',
-    speculators.layer_config(
-      sizes,
-      target,
-      hidden_act='silu',
-      attention_bias=sizes.bias,
-      layer_types=['full_attention'] * sizes.layers,
-    ),
+    conversion.llama_attributes(head.config)
+    | {
+      'attention_bias': sizes.bias,
+      'layer_types': ['full_attention'] * sizes.layers,
+    },
     {
       'block_size': sizes.block,
       'mask_token_id': sizes.mask_token,
@@ -369,7 +363,7 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
       _SPECULATORS: [tap + 1 for tap in sizes.taps],
       **(_spark(sizes) if spark else {}),
     },
-    _table(sizes.correction, ('d2t', 't2d'), target.vocab_size),
+    _table(sizes.correction, ('d2t', 't2d'), head.config.vocab_size),
     sizes.draft_vocab,
     sizes.depth,
   )

@@ -19,7 +19,7 @@ which is our tap id - 1. Ids inside `eagle_config` are of outputs: our taps.
 from collections.abc import Iterable
 from typing import Any
 
-from specjax.checkpoints.families import values
+from specjax.checkpoints.families import conversion, values
 from specjax.checkpoints.families.llama import size_rows
 from specjax.checkpoints.families.table import (
   KEEP,
@@ -30,10 +30,9 @@ from specjax.checkpoints.families.table import (
 )
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.eagle import module
-from specjax.drafters.eagle.module import KIND, PAIR, Sizes
+from specjax.drafters.eagle.module import KIND, PAIR, Head
 from specjax.drafters.heads import formats, speculators
 from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
-from specjax.models.config import TransformerConfig
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
 _MASK = 'mask_hidden'
@@ -119,33 +118,31 @@ def _check_claim(files: Files, version: int) -> None:
 
 def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   """Fields of `TransformerConfig` that config.json says of the layer."""
-  rest = files.layer
+  rest = {k: v for k, v in files.layer.items() if v is not None}
   # Files leave out what is their library's default, or what tensors show.
-  apart = 'transformer_layer_config'
-  inside = (apart,) if files.attributes.get(apart) else ()
-  heads = files.take('num_attention_heads', values.size, 32, *inside)
+  layer = files._replace(attributes=rest)
+  heads = layer.take('num_attention_heads', values.size, 32)
   names = (f'self_attn.{x}_proj' for x in 'qk')
   queries, keys, inner = (
     files.shape(f'{prefix}{name}.weight', 2)[0]
     for name in (*names, 'mlp.gate_proj')
   )
-  head_dim = files.take('head_dim', values.size, queries // heads, *inside)
+  usual = max(queries // heads, 1)
+  head_dim = layer.take('head_dim', values.size, usual)
   vocab = (('t2d', 1), ('embed_tokens.weight', 2))
   known = (files.shape(*x) for x in vocab if x[0] in files.tensors)
   default = 151936 if rest.get('model_type') == 'qwen3' else 32000
-  usual = {
-    'vocab_size': next(known, (default,))[0],
-    'hidden_size': width,
-    'num_hidden_layers': 1,
-    'num_attention_heads': heads,
-    'num_key_value_heads': keys // head_dim,
-    'head_dim': head_dim,
-    'intermediate_size': inner,
-  }
-  rest = usual | {
-    k: v for k, v in rest.items() if v is not None or k not in usual
-  }
-  fields = files.read_layers(rest, width, module.ACTIVATIONS, *size_rows(2048))
+  rows = size_rows(
+    2048,
+    keys // head_dim,
+    head_dim,
+    vocab_size=next(known, (default,))[0],
+    hidden_size=width,
+    num_hidden_layers=1,
+    num_attention_heads=heads,
+    intermediate_size=inner,
+  )
+  fields = files.read_layers(rest, width, module.ACTIVATIONS, *rows)
   if 'sliding_attention' in (rest.get('layer_types') or ()):
     raise CheckpointError(
       f'{files.directory}: config.json has a layer with sliding attention, '
@@ -298,16 +295,13 @@ FORMATS = (
 )
 
 
-def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
+def form(head: Head) -> speculators.Form:
   """The form in which speculators has a head of EAGLE-3 or P-EAGLE.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
 
   Raises:
     ValueError: the form does not have an option of the head.
   """
+  sizes, target = head.sizes, head.target.config
   wrong = {
     'version': sizes.version != 3,
     'join': sizes.join != PAIR,
@@ -329,14 +323,12 @@ def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
   return speculators.Form(
     'peagle' if masked else 'eagle3',
     'PEagleSpeculator' if masked else 'Eagle3Speculator',
-    speculators.layer_config(
-      sizes,
-      target,
-      hidden_size=sizes.width,
-      hidden_act=sizes.activation,
-      attention_bias=sizes.qkv_bias,
-      mlp_bias=sizes.mlp_bias,
-    ),
+    conversion.llama_attributes(head.config)
+    | {
+      'hidden_act': sizes.activation,
+      'attention_bias': sizes.qkv_bias,
+      'mlp_bias': sizes.mlp_bias,
+    },
     {
       **({'mask_token_id': sizes.mask_token} if masked else {}),
       # Of what a layer reads; ours are of what it returns.

@@ -7,8 +7,7 @@ fingerprint, and `model.safetensors`; or one of others, see `published`.
 import json
 import math
 import pathlib
-import shutil
-import uuid
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +19,12 @@ from flax import traverse_util
 
 from specjax import checkpoints
 from specjax.arguments import check_path
-from specjax.checkpoints.files import CONFIG, WEIGHTS
+from specjax.checkpoints.files import (
+  CONFIG,
+  WEIGHTS,
+  CheckpointError,
+  read_json,
+)
 from specjax.drafters.heads import published
 from specjax.types import Target
 
@@ -58,16 +62,13 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
   arrays = {name: _in(np.float16, np.asarray(x)) for name, x in flat.items()}
   folder.parent.mkdir(parents=True, exist_ok=True)
-  partial = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}')
-  partial.mkdir()
-  try:
-    text = json.dumps(dict(config), indent=1)
-    (partial / CONFIG).write_text(text + '\n')
-    safetensors.numpy.save_file(arrays, partial / WEIGHTS)
-    partial.rename(folder)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
+  hidden = f'.{folder.name}.'
+  with tempfile.TemporaryDirectory(None, hidden, folder.parent) as scratch:
+    made = pathlib.Path(scratch, folder.name)
+    made.mkdir()
+    (made / CONFIG).write_text(json.dumps(dict(config), indent=1) + '\n')
+    safetensors.numpy.save_file(arrays, made / WEIGHTS)
+    made.rename(folder)
 
 
 def _in(dtype, x):
@@ -113,9 +114,8 @@ def kind_of(path: str | pathlib.Path) -> str:
 def _own_kind(path: str | pathlib.Path) -> str | None:
   """That of a head that was trained here."""
   try:
-    config = json.loads((pathlib.Path(path) / CONFIG).read_text())
-    return config.get('kind')
-  except (OSError, ValueError, AttributeError):
+    return read_json(pathlib.Path(path) / CONFIG).get('kind')
+  except CheckpointError:
     return None  # Whoever reads it says so.
 
 
@@ -165,10 +165,7 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
     raise ValueError(
       f'{file} is missing: give the directory of a trained {kind} head'
     )
-  try:
-    config = json.loads(file.read_text())
-  except json.JSONDecodeError as error:
-    raise ValueError(f'{file} is no JSON: {error}') from error
+  config = read_json(file)
   stored_kind = config.get('kind') or kind_of(path)
   if stored_kind != kind:
     raise ValueError(

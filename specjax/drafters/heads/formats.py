@@ -296,6 +296,7 @@ def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
   shapes = flax.traverse_util.flatten_dict(head.shapes(), sep='/')
   sources = conversion.fill(found.table, shapes)
   found = found._replace(sources=sources, shapes=shapes, tensors=tensors)
+  used = found.names
   unset = [
     f'{key} ({name})'
     for key, source in sources.items()
@@ -305,7 +306,7 @@ def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
   rest = [
     name
     for name in tensors
-    if name not in found.names and not name.endswith(found.unused or ('\n',))
+    if name not in used and not name.endswith(found.unused or ('\n',))
   ]
   if unset or rest:
     raise CheckpointError(

@@ -101,7 +101,17 @@ def interpret(
   Raises:
     ValueError: they need other weights.
   """
-  head = overrides.change(make, config, read_as, params)
+  head = make({**config, **read_as})
+  if read_as:
+    need, have = (
+      {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
+      for t in (head.shapes(), params)
+    )
+    if lacking := [name for name in need if have.get(name) != need[name]]:
+      raise ValueError(
+        f'read_as: {dict(read_as)} needs other weights than the head has: '
+        f'{", ".join(lacking)}'
+      )
   return Read(config, params, pairing, make(config), head)
 
 

@@ -6,10 +6,8 @@ readings; who knows that files are wrong names the right one.
 """
 
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
-
-from flax import traverse_util
 
 from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
@@ -49,38 +47,6 @@ def pick(kind: type[T], config: Mapping[str, Any]) -> T:
   known = {n: config[n] for n in kind.__annotations__ if n in config}
   tuples = {n: tuple(x) for n, x in known.items() if isinstance(x, list)}
   return kind(**known | tuples)
-
-
-def change(
-  make: Callable[[dict[str, Any]], Any],
-  config: Mapping[str, Any],
-  read_as: Mapping[str, Any],
-  params: Any,
-) -> Any:
-  """The head of a configuration with other values.
-
-  Args:
-    make: (config) -> the head, with `shapes()` of its weights.
-    config: as its files have it.
-    read_as: the other values, by name.
-    params: the weights that there are.
-
-  Raises:
-    ValueError: they are not those that the other configuration needs.
-  """
-  head = make({**config, **read_as})
-  if not read_as:
-    return head
-  need, have = (
-    {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
-    for t in (head.shapes(), params)
-  )
-  if lacking := [name for name in need if have.get(name) != need[name]]:
-    raise ValueError(
-      f'read_as: {dict(read_as)} needs other weights than the head has: '
-      f'{", ".join(lacking)}'
-    )
-  return head
 
 
 def options(

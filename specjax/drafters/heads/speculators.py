@@ -10,7 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.arguments import check_number
-from specjax.checkpoints.families import conversion, rope
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.files import CONFIG, WEIGHTS
 from specjax.drafters.heads.formats import Made, Table
 from specjax.models.config import TransformerConfig
@@ -55,36 +55,6 @@ def refuse(sizes: Any, wrong: Mapping[str, bool], remedy: str) -> None:
         f'{name} of the head is {getattr(sizes, name)!r}, which the form of '
         f'speculators does not have: {remedy}'
       )
-
-
-def layer_config(
-  sizes: Any, target: TransformerConfig, **own: Any
-) -> dict[str, Any]:
-  """The layers' part of config.json.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
-    **own: what heads of its kind have besides.
-  """
-  rotary = rope.write_scaling(sizes.rope_scaling)
-  return {
-    'model_type': 'qwen3' if sizes.qk_norm else 'llama',
-    'vocab_size': target.vocab_size,
-    'hidden_size': target.width,
-    'intermediate_size': sizes.mlp_width,
-    'num_hidden_layers': sizes.layers,
-    'num_attention_heads': sizes.num_heads,
-    'num_key_value_heads': sizes.num_kv_heads,
-    'head_dim': sizes.head_dim,
-    'rms_norm_eps': sizes.norm_eps,
-    'max_position_embeddings': target.max_positions,
-    'tie_word_embeddings': False,
-    'rope_theta': sizes.rope_theta,
-    'rope_scaling': None if sizes.rope_scaling is None else rotary,
-    'rope_parameters': {'rope_theta': sizes.rope_theta} | rotary,
-    **own,
-  }
 
 
 def _tensors(form: Form, params: Any, dtype: str) -> dict[str, np.ndarray]:
