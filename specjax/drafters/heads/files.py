@@ -42,16 +42,22 @@ def check_taps(layers: int, taps: tuple[int, ...]) -> None:
     )
 
 
-def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
-  """Writes a head into a new directory, its weights in 16 bits.
+def save(
+  path: str | pathlib.Path,
+  config: Mapping[str, Any],
+  params: Any,
+  dtype: str = 'float16',
+) -> None:
+  """Writes a head into a new directory.
 
   The directory appears at once or not at all.
 
   Args:
     path: the directory; it must not exist.
-    config: as JSON, with `kind` and `target` (the fingerprint of its
-      checkpoint, see `checkpoints.fingerprint`).
+    config: as JSON; a head of our own form has its `kind` and `target` (the
+      fingerprint of its checkpoint, see `checkpoints.fingerprint`).
     params: nested dictionaries of arrays.
+    dtype: of floats in the file.
 
   Raises:
     ValueError: the place is taken.
@@ -60,14 +66,14 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   if folder.exists():
     raise ValueError(f'{folder} exists; remove it or save elsewhere')
   flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
-  arrays = {name: _in(np.float16, np.asarray(x)) for name, x in flat.items()}
+  arrays = {name: _in(dtype, np.asarray(x)) for name, x in flat.items()}
   folder.parent.mkdir(parents=True, exist_ok=True)
   hidden = f'.{folder.name}.'
   with tempfile.TemporaryDirectory(None, hidden, folder.parent) as scratch:
     made = pathlib.Path(scratch, folder.name)
     made.mkdir()
     (made / CONFIG).write_text(json.dumps(dict(config), indent=1) + '\n')
-    safetensors.numpy.save_file(arrays, made / WEIGHTS)
+    safetensors.numpy.save_file(arrays, made / WEIGHTS, {'format': 'pt'})
     made.rename(folder)
 
 

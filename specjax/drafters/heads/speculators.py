@@ -1,17 +1,15 @@
 """Heads in the form of the speculators library, which vLLM and SGLang serve."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.traverse_util
 import numpy as np
-import safetensors.numpy
 
 from specjax.arguments import check_number
 from specjax.checkpoints.families import conversion
-from specjax.checkpoints.files import CONFIG, WEIGHTS
+from specjax.drafters.heads import files
 from specjax.drafters.heads.formats import Made, Table
 from specjax.models.config import TransformerConfig
 
@@ -57,8 +55,8 @@ def refuse(sizes: Any, wrong: Mapping[str, bool], remedy: str) -> None:
       )
 
 
-def _tensors(form: Form, params: Any, dtype: str) -> dict[str, np.ndarray]:
-  """The tensors of a head by their names, floats in a type."""
+def _tensors(form: Form, params: Any) -> dict[str, np.ndarray]:
+  """The tensors of a head by their names."""
   flat: Mapping[str, Any] = flax.traverse_util.flatten_dict(params, sep='/')
   found: dict[str, np.ndarray] = {}
   for key, source in conversion.fill(form.table, flat).items():
@@ -67,7 +65,7 @@ def _tensors(form: Form, params: Any, dtype: str) -> dict[str, np.ndarray]:
       found |= _vocabulary(value, form.draft_vocab)
       continue
     split, own = source
-    parts = split.cut(value.astype(dtype), len(own))
+    parts = split.cut(value, len(own))
     for name, part in zip(own, parts, strict=True):
       found[name] = np.ascontiguousarray(part)
   return found
@@ -115,9 +113,6 @@ def write(
       f'tokens is {tokens}, but the head says {form.places} places: choose at '
       'most as many'
     )
-  folder = pathlib.Path(path)
-  if folder.exists():
-    raise ValueError(f'{folder} exists; remove it or write elsewhere')
   method = {
     'proposal_type': 'greedy',
     'speculative_tokens': tokens,
@@ -143,7 +138,4 @@ def write(
     'tie_word_embeddings': False,
     'torch_dtype': dtype,
   }
-  arrays = _tensors(form, params, dtype)
-  folder.mkdir(parents=True)
-  (folder / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
-  safetensors.numpy.save_file(arrays, folder / WEIGHTS, {'format': 'pt'})
+  files.save(path, config, _tensors(form, params), dtype)
