@@ -34,7 +34,7 @@ from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models.config import Sharing, TransformerConfig
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Linear, embed
+from specjax.models.linear import Linear, declare, embed
 from specjax.models.transformer import Model
 from specjax.types import KV, Context, LoadedDrafter, Params, Target
 
@@ -86,9 +86,7 @@ class Assistant(nn.Module):
       length: [B] slots of them that are seen.
     """
     c = self.config
-    table = self.param(
-      'embedding', nn.initializers.normal(0.02), (c.vocab_size, c.width)
-    )
+    table = declare(self, 'embedding', (c.vocab_size, c.width), start=0.02)
 
     def linear(name, x, outputs):
       return Linear(x.shape[-1], (outputs,), name=name)(x)

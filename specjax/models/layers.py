@@ -12,7 +12,7 @@ from specjax.models.attention import attend
 from specjax.models.config import Mamba2, ShortConv, TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.latent import LatentHeads
-from specjax.models.linear import Linear
+from specjax.models.linear import Linear, declare
 from specjax.models.recurrent import (
   GatedDeltaLayer,
   Mamba2Layer,
@@ -32,12 +32,11 @@ class Norm(nn.Module):
   @nn.compact
   def __call__(self, x):
     c = self.config
-    declare = nn.with_logical_partitioning
     shape = (self.width or c.width,)
     axis = (self.axis if self.width else 'width',)
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
     if self.scaled:
-      scale = self.param('scale', declare(start, axis), shape)
+      scale = declare(self, 'scale', shape, axis, start)
     else:
       scale = start(None, shape, x.dtype)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -57,7 +56,7 @@ class Norm(nn.Module):
     if not early:
       y *= scale
     if c.layer_norm and c.norm_bias:
-      y += self.param('bias', declare(nn.initializers.zeros, axis), shape)
+      y += declare(self, 'bias', shape, axis, nn.initializers.zeros)
     return y
 
 
@@ -162,9 +161,7 @@ class Layer(nn.Module):
       if inputs is not None:
         x += self._read_inputs(x, inputs)
       if c.layer_scale:
-        declare = nn.with_logical_partitioning
-        start = declare(nn.initializers.ones, (None,))
-        x *= self.param('layer_scale', start, (1,))
+        x *= declare(self, 'layer_scale', (1,), start=nn.initializers.ones)
     return x, new
 
   def _normed(self, name, x):
@@ -268,9 +265,8 @@ class Layer(nn.Module):
       new = caches.put(flight, new, at)
     sink = None
     if c.sink_logits:
-      declare = nn.with_logical_partitioning
-      start = declare(nn.initializers.zeros, ('kv_heads', None))
-      sink = self.param('sinks', start, (c.num_kv_heads, c.group))
+      shape, axes = (c.num_kv_heads, c.group), ('kv_heads', None)
+      sink = declare(self, 'sinks', shape, axes, nn.initializers.zeros)
     y = attend(
       q,
       cache,
@@ -415,12 +411,8 @@ class LayerInputs(nn.Module):
   def __call__(self, tokens, x):
     """Inputs [B, T, layers, their width] of tokens [B, T] embedded as x."""
     c, s = self.config, self.config.layer_inputs
-    start = nn.initializers.normal(s.width**-0.5)
-    table = self.param(
-      'table',
-      nn.with_logical_partitioning(start, ('vocab', None)),
-      (s.vocab_size, s.parts * s.width),
-    )
+    shape = s.vocab_size, s.parts * s.width
+    table = declare(self, 'table', shape, ('vocab', None), s.width**-0.5)
     outputs, axes = (s.parts, s.width), ('width', None, None)
     y = Linear(c.width, outputs, axes, rows=c.device.rows, name='map')(x)
     y = Norm(c, s.width, name='norm')(y * c.width**-0.5)

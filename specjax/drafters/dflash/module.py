@@ -31,7 +31,7 @@ from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.layers import Layer, Norm, scale_queries
-from specjax.models.linear import Linear, declare_weight, embed, multiply
+from specjax.models.linear import Linear, declare, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model
@@ -308,19 +308,15 @@ class DFlash(nn.Module):
       for i in range(c.num_layers)
     ]
     self.norm = Norm(c)
-    s, draw = self.sizes, nn.initializers.normal(c.width**-0.5)
+    s, scale = self.sizes, c.width**-0.5
     if s.mask_token is None:
-      self.mask = self.param('mask', draw, (c.width,))
+      self.mask = declare(self, 'mask', (c.width,), start=scale)
     if s.own_embedding:
-      shape = (c.vocab_size, c.width)
-      self.embedding = self.param('embedding', draw, shape)
+      shape = c.vocab_size, c.width
+      self.embedding = declare(self, 'embedding', shape, start=scale)
     if s.own_unembedding:
-      self.unembedding = declare_weight(
-        self,
-        'unembedding',
-        c.width,
-        (s.draft_vocab or c.vocab_size,),
-      )
+      shape = c.width, s.draft_vocab or c.vocab_size
+      self.unembedding = declare(self, 'unembedding', shape)
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
     if s.correction:

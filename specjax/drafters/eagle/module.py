@@ -30,7 +30,7 @@ from specjax.models import cache as caches
 from specjax.models import prefill
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Linear, declare_weight, embed, multiply
+from specjax.models.linear import Linear, declare, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, ids, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model, Output
@@ -237,9 +237,7 @@ class Eagle(nn.Module):
       self.fuse = linear(len(s.taps) * e, (c.width,))
     if s.mask_token is not None:
       shape = (1, 1, len(s.taps) * e)
-      self.mask_hidden = self.param(
-        'mask_hidden', nn.initializers.normal(1.0), shape
-      )
+      self.mask_hidden = declare(self, 'mask_hidden', shape, start=1.0)
     if 'taps' in s.norms:
       self.norm_taps = [Norm(c, e) for _ in s.taps]
     if 'fused' in s.norms:
@@ -247,18 +245,11 @@ class Eagle(nn.Module):
     if 'last' in s.norms:
       self.norm = Norm(c)
     if s.own_embedding:
-      self.embedding = self.param(
-        'embedding',
-        nn.initializers.normal(c.width**-0.5),
-        (c.vocab_size, c.width),
-      )
+      shape = c.vocab_size, c.width
+      self.embedding = declare(self, 'embedding', shape, start=c.width**-0.5)
     if s.own_unembedding:
-      self.unembedding = declare_weight(
-        self,
-        'unembedding',
-        carried,
-        (s.draft_vocab or c.vocab_size,),
-      )
+      shape = carried, s.draft_vocab or c.vocab_size
+      self.unembedding = declare(self, 'unembedding', shape)
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
 
