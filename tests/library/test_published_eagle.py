@@ -197,7 +197,7 @@ def without(name, layout=THIRD, **more):
     ({'target_hidden_size': 7}, 'no multiple of the width of the target, 7'),
     ({'target_hidden_size': 24}, 'are 3 layers of the target, and fc reads 1'),
     ({'num_attention_heads': 4}, 'has shape .* where config.json makes it'),
-    ({'num_attention_heads': 999}, 'has shape .* where config.json makes it'),
+    ({'num_attention_heads': 999}, 'makes head_dim 1'),
     ({'fc_norm': True}, 'has fc_norm = True, but .* not among'),
     ({'hidden_act': 'gelu_fast'}, None),
     ({'hidden_act': 'gelu'}, 'hidden_act must be one of silu'),

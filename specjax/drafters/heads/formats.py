@@ -169,6 +169,11 @@ class Files(NamedTuple):
         f'{told} has layers of width {fields["width"]}, and its tensors of '
         f'width {width}: copy the {CONFIG} that is theirs'
       )
+    if fields['head_dim'] % 2:
+      raise CheckpointError(
+        f'{told} makes head_dim {fields["head_dim"]}, which must be even: copy '
+        f'the {CONFIG} that is of the tensors'
+      )
     for name in activations:
       if values.ACTIVATIONS[name] is fields['activation']:
         return fields | {'layers': fields['num_layers'], 'activation': name}
