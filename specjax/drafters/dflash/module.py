@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from specjax.arguments import check_number
 from specjax.drafters.dflash import corrections
 from specjax.drafters.dflash.corrections import Corrected, Places
-from specjax.drafters.heads import files, overrides
+from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.formats import Kind
 from specjax.models import cache as caches
 from specjax.models import rotary
@@ -410,24 +410,8 @@ class Head:
         f'candidates is {s.candidates}: choose at most the {t.vocab_size} '
         'tokens of the target'
       )
-    return TransformerConfig(
-      vocab_size=t.vocab_size,
-      width=t.width,
-      num_layers=s.layers,
-      num_heads=s.num_heads,
-      num_kv_heads=s.num_kv_heads,
-      head_dim=s.head_dim,
-      mlp_width=s.mlp_width,
-      max_positions=t.max_positions,
-      norm_eps=s.norm_eps,
-      qk_norm=s.qk_norm,
-      rope_theta=s.rope_theta,
-      rope_scaling=s.rope_scaling,
-      windows=s.windows,
-      qkv_bias=s.bias,
-      out_bias=s.bias,
-      attention=t.attention,
-      device=t.device,
+    return modules.layer_config(
+      s, t, width=t.width, qkv_bias=s.bias, out_bias=s.bias
     )
 
   @functools.cached_property

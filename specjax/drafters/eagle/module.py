@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import logsumexp
 
-from specjax.drafters.heads import files, overrides
+from specjax.drafters.heads import files, modules, overrides
 from specjax.drafters.heads.formats import Kind
 from specjax.models import cache as caches
 from specjax.models import prefill
@@ -333,18 +333,6 @@ class Eagle(nn.Module):
     return self.head(features) if s.own_unembedding else self.last(features)
 
 
-# Options that are its layer's, under the same name.
-_LAYER = (
-  'rope_theta',
-  'rope_scaling',
-  'norm_eps',
-  'qk_norm',
-  'qkv_bias',
-  'out_bias',
-  'mlp_bias',
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Head:
   """A head for a target, as pure functions of `Params`.
@@ -377,21 +365,12 @@ class Head:
     s, t = self.sizes, self.target.config
     if self.layer is not None:
       return dataclasses.replace(self.layer, narrowed=self.narrowed)
-    return TransformerConfig(
-      vocab_size=t.vocab_size,
-      width=s.width,
-      num_layers=s.layers,
-      num_heads=s.num_heads,
-      num_kv_heads=s.num_kv_heads,
-      head_dim=s.head_dim,
-      mlp_width=s.mlp_width,
-      max_positions=t.max_positions,
+    return modules.layer_config(
+      s,
+      t,
       native=t.native,
-      attention=t.attention,
-      device=t.device,
       narrowed=self.narrowed,
       activation=ACTIVATIONS[s.activation],
-      **{name: getattr(s, name) for name in _LAYER},
     )
 
   @functools.cached_property

@@ -22,6 +22,24 @@ from specjax.models.config import TransformerConfig
 from specjax.types import Target
 
 
+def layer_config(
+  sizes: Any, target: TransformerConfig, **own: Any
+) -> TransformerConfig:
+  """The configuration of a head's layers.
+
+  Args:
+    sizes: of the head; those that a model has, too, are of its layers.
+    target: of its target.
+    **own: other fields.
+  """
+  known = {field.name for field in dataclasses.fields(TransformerConfig)}
+  same = {name: x for name, x in vars(sizes).items() if name in known}
+  given: dict[str, Any] = {'num_layers': sizes.layers, **same, **own}
+  for name in ('vocab_size', 'max_positions', 'attention', 'device'):
+    given[name] = getattr(target, name)
+  return TransformerConfig(**given)
+
+
 class Read(NamedTuple):
   """A head that was read.
 
