@@ -162,7 +162,7 @@ def load_head(
   """A head that is ready to draft, and the options that are of its shape.
 
   Args:
-    reader: see there.
+    reader: see `Reader`.
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
     options: of `Options`, `Reduction` and `shapes.shape.Shape`.
@@ -195,7 +195,7 @@ def alternatives(
   """Other options for `load`, one mistake away, by what they change.
 
   Args:
-    reader: see there.
+    reader: see `Reader`.
     near: (head, configuration of the target) -> other readings of its weights.
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
