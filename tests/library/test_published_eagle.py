@@ -367,6 +367,7 @@ def test_a_head_of_the_hub_is_fetched_and_recognised(
   assert asked == ['config.json']
   assert heads.kind_of(place) == 'eagle'
   assert ('pytorch_model.bin' in asked) == pickled
+  assert heads.describe(place, HOST).format == 'EAGLE-3'
   loaded = eagle.load(HOST, 'owner/head')
   same = eagle.load(HOST, source)
   jax.tree.map(np.testing.assert_array_equal, loaded.params, same.params)
