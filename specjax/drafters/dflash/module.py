@@ -531,14 +531,8 @@ class Head:
     batch, length = tokens.shape
     count, rows = first.shape[1], self.sizes.block
     text = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    more = (0, count * rows)
-    flight = tuple(
-      KV(
-        jnp.pad(kv.k, ((0, 0), (0, 0), (0, 0), more)),
-        jnp.pad(kv.v, ((0, 0), (0, 0), more, (0, 0))),
-      )
-      for kv in self.read(params, hidden, text)
-    )
+    flight = self.read(params, hidden, text)
+    flight = caches.grow(flight, length + count * rows)
     x = self.embed(params, jnp.take_along_axis(tokens, first, 1), rows)
     at = first[..., None] + jnp.arange(rows)
     before = jnp.repeat(jnp.arange(length) < first[..., None], rows, 1)

@@ -34,7 +34,6 @@ from specjax.models.linear import Linear, declare, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, ids, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model, Output
-from specjax.types import KV
 
 LINEAR, PAIR = 'linear', 'pair'
 ACTIVATIONS = {'silu': nn.silu, 'relu': nn.relu, 'gelu_pytorch_tanh': nn.gelu}
@@ -498,19 +497,12 @@ class Head:
     row, column = jnp.arange(count)[:, None], jnp.arange(count)
     at = jnp.broadcast_to(column, (batch, count))
     flight = caches.empty(self.config, batch, 0, features.dtype)
-    rest, more = ((0, 0), (0, 0)), (0, count)
     made = []
     for j in range(steps):
       own = [column == row - j + k for k in range(1, j + 1)]
       sees = jnp.concatenate([column <= row - j, *own], 1)
       sees = jnp.broadcast_to(sees, (batch, *sees.shape))
-      flight = tuple(
-        KV(
-          jnp.pad(kv.k, (*rest, (0, 0), more)),
-          jnp.pad(kv.v, (*rest, more, (0, 0))),
-        )
-        for kv in flight
-      )
+      flight = caches.grow(flight, (j + 1) * count)
       features, flight = self.forward(
         params, tokens, features, at, None, None, sees, flight, j * count
       )
