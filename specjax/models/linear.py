@@ -120,6 +120,12 @@ def head_of(table):
   return table.head if isinstance(table, Table) else table.T
 
 
+def output_layer(params):
+  """Returns that of a model's weights, which may be its embedding."""
+  own = params.get('unembedding')
+  return head_of(params['embedding']) if own is None else own
+
+
 def fills_blocks(outputs) -> bool:
   """Returns true if outputs of these sizes come out even in blocks."""
   return math.prod(outputs) % native.COLUMNS == 0

@@ -275,10 +275,7 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
     of_target = target.params
     if of_target is None:
       _, of_target = checkpoints.load(target.path, target.dtype)
-    if config.tied_embeddings:
-      whole = linear.head_of(of_target['embedding'])
-    else:
-      whole = of_target['unembedding']
+    whole = linear.output_layer(of_target)
   smaller = dataclasses.replace(
     sizes, own_unembedding=True, draft_vocab=len(kept)
   )

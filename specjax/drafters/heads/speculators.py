@@ -11,6 +11,7 @@ from specjax.arguments import check_number
 from specjax.checkpoints.families import conversion
 from specjax.drafters.heads import files
 from specjax.drafters.heads.formats import Made, Table
+from specjax.models import reduced_vocab_head
 from specjax.models.config import TransformerConfig
 
 
@@ -62,21 +63,15 @@ def _tensors(form: Form, params: Any) -> dict[str, np.ndarray]:
   for key, source in conversion.fill(form.table, flat).items():
     value = np.asarray(flat[key])
     if isinstance(source, Made):
-      found |= _vocabulary(value, form.draft_vocab)
+      count = form.draft_vocab
+      ids = np.asarray(reduced_vocab_head.ids(flat[key], count), np.int64)
+      found |= {'d2t': ids - np.arange(count), 't2d': value < count}
       continue
     split, own = source
     parts = split.cut(value, len(own))
     for name, part in zip(own, parts, strict=True):
       found[name] = np.ascontiguousarray(part)
   return found
-
-
-def _vocabulary(places: np.ndarray, count: int) -> dict[str, np.ndarray]:
-  """Which tokens of the target have a logit."""
-  here = places < count
-  ids = np.empty(count, np.int64)
-  ids[places[here]] = np.flatnonzero(here)
-  return {'d2t': ids - np.arange(count), 't2d': here}
 
 
 def write(

@@ -97,12 +97,7 @@ def trainable(
       lambda x: jnp.zeros(x.shape, x.dtype), module.shapes(config, target)
     )
     if unembedding:
-      tied = target.config.tied_embeddings
-      own = (
-        linear.head_of(target_params['embedding'])
-        if tied
-        else target_params['unembedding']
-      )
+      own = linear.output_layer(target_params)
       made['unembedding'] = jax.tree.map(
         lambda x: own.astype(x.dtype), made['unembedding']
       )
