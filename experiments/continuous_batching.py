@@ -43,7 +43,6 @@ from specjax.bench.plan import Plan
 from specjax.cli import command, progress
 from specjax.cli.fields import Count
 from specjax.errors import need
-from specjax.loop import generate
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, estimated
 from specjax.requests import continuous
@@ -234,16 +233,12 @@ class Side:
       way.params,
       job.prompts,
       spec=way.spec,
-      new_tokens=job.new_tokens,
-      key=generate.row_keys(job.seed, job.indices),
-      values=job.values,
       rows=self.x.batch,
       chunk=chunk,
       group=self.x.group,
-      slots=job.slots,
-      source_slots=job.source_slots,
       policy=self.policy,
       clock=clock,
+      **job.options(),
     )
 
   def turn(self) -> None:

@@ -107,6 +107,16 @@ class Job:
   source_slots: int | None = None  # of prompts that an encoder reads
   live: int | None = None  # rows; any beyond these only fill up the batch
 
+  def options(self) -> dict[str, Any]:
+    """Returns what decoding takes of a job beside its prompts."""
+    return {
+      'new_tokens': self.new_tokens,
+      'key': generate.row_keys(self.seed, self.indices),
+      'values': self.values,
+      'slots': self.slots,
+      'source_slots': self.source_slots,
+    }
+
 
 class Decoding(NamedTuple):
   """A way to decode: a spec with its parameters and the parts of its step."""
@@ -118,16 +128,7 @@ class Decoding(NamedTuple):
 
 def start(way: Decoding, job: Job) -> SpecState:
   """Returns the state of a job before its first step."""
-  return generate.start(
-    way.params,
-    job.prompts,
-    spec=way.spec,
-    new_tokens=job.new_tokens,
-    key=generate.row_keys(job.seed, job.indices),
-    values=job.values,
-    slots=job.slots,
-    source_slots=job.source_slots,
-  )
+  return generate.start(way.params, job.prompts, spec=way.spec, **job.options())
 
 
 def whole(spec: Spec, tree: Any) -> Any:

@@ -3,8 +3,7 @@
 import json
 import os
 import pathlib
-import shutil
-import uuid
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,22 +87,20 @@ def save(
 
   directory = directory.absolute()
   directory.parent.mkdir(parents=True, exist_ok=True)
-  partial = directory.with_name(f'.{directory.name}.{uuid.uuid4().hex}')
-  partial.mkdir()
-  try:
-    _write_json(partial / CONFIG, attributes)
-    _write_json(partial / GENERATION, tokens)
+  hidden = f'.{directory.name}.'
+  with tempfile.TemporaryDirectory(None, hidden, directory.parent) as scratch:
+    made = pathlib.Path(scratch, directory.name)
+    made.mkdir()
+    _write_json(made / CONFIG, attributes)
+    _write_json(made / GENERATION, tokens)
     # transformers refuses a file that does not say so.
     safetensors.numpy.save_file(
-      tensors, partial / WEIGHTS, metadata={'format': 'pt'}
+      tensors, made / WEIGHTS, metadata={'format': 'pt'}
     )
     if tokenizer is not None:
-      tokenizer.save_pretrained(partial)
+      tokenizer.save_pretrained(made)
     # Fails where the place has been taken in the meantime.
-    partial.rename(directory)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
+    made.rename(directory)
 
 
 def _write_json(file: pathlib.Path, content: dict[str, Any]) -> None:

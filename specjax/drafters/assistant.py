@@ -24,22 +24,19 @@ import jax.numpy as jnp
 
 from specjax.checkpoints.families import conversion
 from specjax.checkpoints.families.gemma import GEMMA4
-from specjax.checkpoints.families.table import KEEP, LINEAR, Tensors
+from specjax.checkpoints.families.table import LINEAR, Tensors
 from specjax.checkpoints.families.values import flag, size
 from specjax.checkpoints.files import CONFIG, CheckpointError
-from specjax.drafters.heads import files, formats, overrides
-from specjax.drafters.heads.files import Loaded
-from specjax.drafters.heads.formats import Files, Format, Found
+from specjax.drafters.heads import formats, modules, overrides
+from specjax.drafters.heads.formats import Files, Format, Found, Kind
 from specjax.drafters.shapes import shape
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models.config import Sharing, TransformerConfig
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Linear, embed
+from specjax.models.linear import Linear, declare, embed
 from specjax.models.transformer import Model
 from specjax.types import KV, Context, LoadedDrafter, Params, Target
-
-KIND = 'assistant'
 
 
 class Reading(NamedTuple):
@@ -89,15 +86,10 @@ class Assistant(nn.Module):
       length: [B] slots of them that are seen.
     """
     c = self.config
-    table = self.param(
-      'embedding', nn.initializers.normal(0.02), (c.vocab_size, c.width)
-    )
+    table = declare(self, 'embedding', (c.vocab_size, c.width), start=0.02)
 
     def linear(name, x, outputs):
-      size = x.shape[-1]
-      return Linear(
-        size, (outputs,), (None, None), False, size**-0.5, name=name
-      )(x)
+      return Linear(x.shape[-1], (outputs,), name=name)(x)
 
     x = linear('pre', x, c.width)
     unseen = jnp.zeros((*x.shape[:2], 1), bool)
@@ -240,7 +232,7 @@ def walk(head: Head) -> Walker:
 
 
 def _describe(read: Files, name: str) -> Found:
-  """Finds the sizes of an assistant, and the tensors of each parameter."""
+  """Finds the sizes of an assistant."""
   text = dict(read.take('text_config', formats.mapping, {}))
   # A model of which all layers read keys of others is none of a family.
   text['num_kv_shared_layers'] = 0
@@ -265,75 +257,47 @@ def _describe(read: Files, name: str) -> Found:
       f'{read.directory}: {chosen} of num_centroids = {count} groups of '
       f'{config.vocab_size} tokens cannot be chosen; it is damaged'
     )
-  module = Assistant(config, wide, count, chosen)
   return Found(
     name,
-    KIND,
-    {'kind': KIND, 'module': module},
-    _sources(module),
+    {'module': Assistant(config, wide, count, chosen)},
+    _table(config, count),
     wide,
     config.vocab_size,
     unused=('lm_head.weight', 'embed_tokens_per_layer.weight'),
   )
 
 
-def _sources(module: Assistant) -> dict[str, Any]:
-  """Returns the tensors of every parameter, by names without `model.`."""
-  c = module.config
-  # Sizes do not matter here: the keys are the target's.
-  shapes = conversion.shape_params(dataclasses.replace(c, sharing=None))
-  layers = {
-    path: x
-    for path, x in shapes.items()
-    if path.startswith('layer') and '/qk' not in path and '/k_norm' not in path
-  }
-  kinds = 'wb' if c.qkv_bias else 'w'
-  queries = {
-    f'layer{i}/q/{k}': None for i in range(c.num_layers) for k in kinds
-  }
-  table = conversion.list_sources(GEMMA4, c, layers | queries)
-  made: dict[str, Any] = {
-    path: source._replace(
-      names=tuple(name.removeprefix('model.') for name in source.names)
-    )
-    for path, source in table.items()
-  }
-  for key, split, name in (
-    ('embedding', KEEP, 'embed_tokens.weight'),
-    ('norm/scale', KEEP, 'norm.weight'),
-    ('pre/w', LINEAR, 'pre_projection.weight'),
-    ('post/w', LINEAR, 'post_projection.weight'),
-  ):
-    made[key] = Tensors(split, (name,))
-  if module.centroids:
-    groups = 'masked_embedding.centroids.weight'
-    made['centroids/w'] = Tensors(LINEAR, (groups,))
-    made['order'] = formats.Made(
-      lambda order: order.reshape(module.centroids, -1).astype('int32'),
+def _table(config: TransformerConfig, centroids: int) -> formats.Table:
+  """Returns where the parameters are, by names without `model.`."""
+  table = GEMMA4.table(config)
+  return {
+    **formats.rename(table, lambda name: name.removeprefix('model.')),
+    'pre/w': Tensors(LINEAR, ('pre_projection.weight',)),
+    'post/w': Tensors(LINEAR, ('post_projection.weight',)),
+    'centroids/w': Tensors(LINEAR, ('masked_embedding.centroids.weight',)),
+    'order': formats.Made(
+      lambda order: order.reshape(centroids, -1).astype('int32'),
       ('masked_embedding.token_ordering',),
-    )
-  return made
+    ),
+  }
 
 
+KIND = Kind(
+  'assistant',
+  Reading._fields,
+  lambda target, config: Head(
+    target, config['module'], overrides.pick(Reading, config)
+  ),
+)
 FORMATS = (
   Format(
     'Gemma 4 assistant',
+    KIND,
     lambda names: 'pre_projection.weight' in names,
     _describe,
   ),
 )
-
-
-def _read(target: Target, path: str, read_as, dtype: str = '') -> Loaded:
-  overrides.check(read_as, Reading._fields)
-  return files.load(
-    path,
-    KIND,
-    target,
-    lambda config: Head(target.model, config['module']).shapes(),
-    dtype,
-    read_as,
-  )
+_read = functools.partial(modules.read, KIND)
 
 
 def load(
@@ -358,26 +322,19 @@ def load(
   """
   shape.check(target, options)
   read = _read(target, path, read_as, dtype)
-  head = Head(
-    target.model, read.config['module'], overrides.pick(Reading, read.read_as)
-  )
   return shape.load(
-    target, walk(head), options, read.params, pairing=read.pairing
+    target, walk(read.head), options, read.params, pairing=read.pairing
   )
 
 
-def alternatives(
-  target: Target,
-  path: str,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  **options: Any,
-) -> dict[str, dict[str, Any]]:
-  """Other options for `load`, one mistake away, by what they change."""
-  del options  # Unused: they are of the shape.
-  reading = overrides.pick(Reading, _read(target, path, read_as).read_as)
+def _near(read: modules.Read, target: TransformerConfig) -> overrides.Readings:
+  del target
+  reading = read.head.reading
   side = 'before' if reading.normed else 'behind'
-  found: dict[str, dict[str, Any]] = {
+  return {
     f"features {side} the target's last norm": {'normed': not reading.normed},
     f'drafts {1 - reading.ahead} ahead': {'ahead': 1 - reading.ahead},
   }
-  return overrides.options(found, read_as)
+
+
+alternatives = functools.partial(modules.alternatives, _read, _near)

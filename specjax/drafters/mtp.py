@@ -12,23 +12,20 @@ whose layer is one of the target's that attends.
 """
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
-import flax.traverse_util
-
 from specjax import checkpoints
 from specjax.arguments import check_target
-from specjax.checkpoints import loading, parameters, precision, quantization
+from specjax.checkpoints import loading, precision, quantization
 from specjax.checkpoints.families import FAMILIES, conversion
-from specjax.checkpoints.families.table import KEEP, LINEAR, Family, Tensors
+from specjax.checkpoints.families.table import LINEAR, Family, Tensors, scale
 from specjax.checkpoints.files import CONFIG, CheckpointError, read_json
 from specjax.drafters import eagle
 from specjax.drafters.eagle.module import Head, Sizes, near, sizes_of
 from specjax.drafters.heads import files, formats, modules, overrides
-from specjax.drafters.heads.files import Loaded
 from specjax.drafters.heads.formats import Found
-from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.modules import Read
 from specjax.drafters.shapes import shape
 from specjax.models.config import TransformerConfig, narrowed_to
@@ -36,7 +33,6 @@ from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 
 KIND = 'mtp'
-_LAYER = 'model.layers.0.'  # before names of the first layer, in every family
 _OPTIONS = ('norms', 'feature_first', 'final_norm', 'taps')
 
 
@@ -145,33 +141,18 @@ def head_of(
   return Head(target, sizes, layer=layer)
 
 
-def _shapes(head: Head) -> dict[str, Any]:
-  return flax.traverse_util.flatten_dict(head.shapes(), sep='/')
-
-
-def _sources(layout: Layout, head: Head, family: Family) -> dict[str, Tensors]:
-  """Returns the tensors of every parameter of a head."""
-  layer = {
-    path.replace('layer/', 'layer0/', 1): x
-    for path, x in _shapes(head).items()
-    if path.startswith('layer/')
-  }
-  made = {}
-  for path, source in conversion.list_sources(
-    family, head.config, layer
-  ).items():
-    names = (layout.layer + x.removeprefix(_LAYER) for x in source.names)
-    key = path.replace('layer0/', 'layer/', 1)
-    made[key] = source._replace(names=tuple(names))
-  own = {
-    'norm_token/scale': (KEEP, layout.token),
-    'norm_feature/scale': (KEEP, layout.feature),
-    'join/w': (LINEAR, layout.join),
-    'norm/scale': (KEEP, layout.last),
-  }
-  return made | {
-    key: Tensors(split, (f'{name}.weight',))
-    for key, (split, name) in own.items()
+def _table(layout: Layout, head: Head, family: Family) -> formats.Table:
+  """Returns where the parameters of a head are."""
+  layer = formats.rename(
+    family.table(head.config),
+    lambda name: layout.layer + name.removeprefix('model.layers.{}.'),
+  )
+  return {
+    **layer,
+    **scale(layout.token, 'norm_token'),
+    **scale(layout.feature, 'norm_feature'),
+    **scale(layout.last, 'norm'),
+    'join/w': Tensors(LINEAR, (f'{layout.join}.weight',)),
   }
 
 
@@ -187,16 +168,7 @@ def _layout(target: Target, names: Collection[str]) -> Layout:
   )
 
 
-class _Files(NamedTuple):
-  """The next-token layer of a target: what it is, and its open tensors."""
-
-  found: Found
-  head: Head
-  sources: dict[str, Tensors]
-  tensors: dict[str, Any]
-
-
-def _open(target: Target, weights: bool) -> _Files:
+def _open(target: Target, weights: bool) -> tuple[Found, Head]:
   """Finds the next-token layer of a target.
 
   Args:
@@ -222,19 +194,16 @@ def _open(target: Target, weights: bool) -> _Files:
   own = {n: x for n, x in tensors.items() if n.startswith(layout.prefix)}
   sparse = f'{layout.layer}mlp.gate_proj.weight' not in own
   head = head_of(model, sparse, layout)
-  sources = _sources(layout, head, family.of(own))
   found = Found(
     f'next-token layer of {layout.name}',
-    KIND,
     dataclasses.asdict(head.sizes),
-    sources,
+    _table(layout, head, family.of(own)),
     model.config.width,
     model.config.vocab_size,
     unused=(*family.ignored, *(layout.layer + name for name in _COPIES)),
     directory=directory,
   )
-  formats.check_names(found, own)
-  return _Files(formats.measure(found, own), head, sources, own)
+  return formats.match(found, own, head), head
 
 
 def describe_head(target: Target) -> files.Description:
@@ -243,40 +212,33 @@ def describe_head(target: Target) -> files.Description:
   Raises:
     CheckpointError: the target has none, or it is damaged.
   """
-  found, head, sources, tensors = _open(target, weights=False)
-  parameters.check_tensors(sources, _shapes(head), tensors)
+  found, head = _open(target, weights=False)
   return files.Description(
-    KIND, found.format, found.parameters, found.dtype, head.sizes.taps
+    KIND, found.format, *found.measure(), head.sizes.taps
   )
 
 
-def _read(target: Target, read_as: Mapping[str, Any], dtype: str = '') -> Read:
+def _read(
+  target: Target,
+  path: str,
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  dtype: str = '',
+) -> Read:
+  del path  # It is the target's.
   overrides.check(read_as, _OPTIONS)
   dtype = precision.check_dtype(dtype or target.dtype)
-  found, head, sources, tensors = _open(target, weights=True)
-  flat = parameters.read_parameters(sources, _shapes(head), tensors, dtype)
-  params = flax.traverse_util.unflatten_dict(flat, sep='/')
+  found, head = _open(target, weights=True)
 
   def make(config: Mapping[str, Any]) -> Head:
-    made = sizes_of(config)
-    files.check_taps(target.model.config.num_layers, made.taps)
-    return dataclasses.replace(head, sizes=made)
+    return dataclasses.replace(head, sizes=sizes_of(config))
 
-  changed = overrides.change(
-    found.config, read_as, lambda config: make(config).shapes(), params
-  )
-  loaded = Loaded(found.config, params, '', changed)
-  return Read(loaded, make(loaded.config), make(loaded.read_as))
+  params = formats.read(found, dtype)
+  return modules.interpret(make, found.config, params, '', read_as)
 
 
 def load(
   target: Target,
   path: Literal[''] = '',
-  dtype: str = '',
-  bits: int | None = None,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  vocabulary: int = 0,
-  frequencies: str = '',
   window: int = 0,
   sinks: int = 0,
   **options: Any,
@@ -286,43 +248,28 @@ def load(
   Args:
     target: what is drafted for; the layer is in its directory.
     path: none.
-    dtype: of its weights; by default the target's.
-    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
-      weights are of few bits.
-    read_as: other values of `norms`, `feature_first`, `final_norm` or `taps`
-      of `eagle.module.Sizes`.
-    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
-    frequencies: how frequent they are, likewise.
     window: pairs that it sees of a text at most; 0: all. See
       `models.config.Narrowed`.
     sinks: first pairs that it sees besides.
-    **options: of `shapes.shape.Shape`.
+    **options: of `heads.modules.Options`, `heads.frequencies.Reduction` and
+      `shapes.shape.Shape`; `read_as` has values of `norms`, `feature_first`,
+      `final_norm` or `taps` of `eagle.module.Sizes`.
 
   Raises:
     ValueError: the target has no next-token layer, or it is damaged, or there
       is no such window.
   """
-  del path
-  shape.check(target, options)
-  positions = target.model.config.max_positions
-  narrowed = narrowed_to(window, sinks, positions)
-  bits = modules.choose_bits(target, bits)
-  kept = Reduction(vocabulary, frequencies).choose(target)
-  read = modules.keep_tokens(_read(target, read_as, dtype), target, kept)
-  head = dataclasses.replace(read.head, narrowed=narrowed)
-  params = modules.lay(read.loaded.params, target, bits)
-  return shape.load(target, eagle.walk(head), options, params)
-
-
-def alternatives(
-  target: Target,
-  path: Literal[''] = '',
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  **options: Any,
-) -> dict[str, dict[str, Any]]:
-  """Other options for `load`, one mistake away, by what they change."""
-  del path, options  # Unused: they are of the shape.
   check_target(target)
-  _, stored, head = _read(target, read_as)
-  layers = target.model.config.num_layers
-  return overrides.options(near(head.sizes, stored.sizes, layers), read_as)
+  narrowed = narrowed_to(window, sinks, target.model.config.max_positions)
+  read, options = modules.load_head(_read, target, path, options)
+  head = dataclasses.replace(read.head, narrowed=narrowed)
+  return shape.load(target, eagle.walk(head), options, read.params)
+
+
+alternatives = functools.partial(
+  modules.alternatives,
+  _read,
+  lambda read, target: near(
+    read.head.sizes, read.stored.sizes, target.num_layers
+  ),
+)

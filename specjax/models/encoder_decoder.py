@@ -17,7 +17,7 @@ from specjax.models import cache as caches
 from specjax.models.attention import Bias, look_up
 from specjax.models.config import Relative, TransformerConfig
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Linear
+from specjax.models.linear import Linear, declare
 
 
 def bucket_distances(relative: Relative, both_sides: bool) -> np.ndarray:
@@ -54,12 +54,8 @@ class RelativeCurve(nn.Module):
   @nn.compact
   def __call__(self):
     c = self.config
-    start = nn.initializers.normal(c.width**-0.5)
-    table = self.param(
-      'table',
-      nn.with_logical_partitioning(start, (None, 'heads')),
-      (c.relative.buckets, c.num_heads),
-    )
+    shape = c.relative.buckets, c.num_heads
+    table = declare(self, 'table', shape, (None, 'heads'), c.width**-0.5)
     return table[bucket_distances(c.relative, self.both_sides)]
 
 
@@ -101,7 +97,6 @@ class Encoder(nn.Module):
       (c.num_kv_heads, 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
-      c.width**-0.5,
       name=f'source{layer}',
     )(x)
     return caches.block_of_rows(both[..., 0, :], both[..., 1, :])

@@ -1,6 +1,7 @@
 """A mixture of experts without capacity: every token gets what it chose."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 
 from specjax.models.config import Experts as Mixture
 from specjax.models.config import TransformerConfig
-from specjax.models.linear import is_weight, multiply
+from specjax.models.linear import declare, multiply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,50 +67,43 @@ class Experts(nn.Module):
     """Returns the sum; `seen` [..., E] is what the router reads, if not x."""
     c, e = self.config, self.config.experts
     width = x.shape[-1]
-
-    def declare(name, shape, axes, scale):
-      stored = self.get_variable('params', name)
-      if is_weight(stored):
-        return stored
-      start = nn.initializers.normal(scale)
-      return self.param(name, nn.with_logical_partitioning(start, axes), shape)
-
-    router = declare(
-      'router', (c.width, e.count), ('width', None), c.width**-0.5
-    )
+    router = declare(self, 'router', (c.width, e.count), ('width', None))
     up = declare(
+      self,
       'up',
       (e.count, width, 2 if c.gated else 1, e.width),
       ('experts', 'width', None, 'mlp'),
       width**-0.5,
     )
     down = declare(
+      self,
       'down',
       (e.count, e.width, width),
       ('experts', 'mlp', 'width'),
       (2 * c.num_layers * c.width) ** -0.5,
     )
+    own = functools.partial(declare, self, start=0.02)
     biases = None, None
     if e.bias:
       biases = (
-        declare('up_b', (e.count, 2, e.width), ('experts', None, 'mlp'), 0.02),
-        declare('down_b', (e.count, width), ('experts', 'width'), 0.02),
+        own('up_b', (e.count, 2, e.width), ('experts', None, 'mlp')),
+        own('down_b', (e.count, width), ('experts', 'width')),
       )
     rows = x.reshape(-1, width)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     scores = (rows if seen is None else seen.reshape(-1, c.width)) @ router
     if e.bias:
-      scores += declare('router_b', (e.count,), (None,), 0.02)
+      scores += own('router_b', (e.count,))
     shift = None
     if e.sigmoid:
-      shift = declare('router_shift', (e.count,), (None,), 0.02).astype(dtype)
+      shift = own('router_shift', (e.count,)).astype(dtype)
     weight, chosen = _choose(e, scores.astype(dtype), shift)
     if e.normalize:
       weight /= weight.sum(-1, keepdims=True)
     if e.scale != 1:
       weight *= e.scale
     if e.beside:
-      gain = declare('router_gain', (e.count,), (None,), 0.02)
+      gain = own('router_gain', (e.count,))
       weight *= gain.astype(dtype)[chosen]
     weight = weight.astype(x.dtype)
     # Kept by those alone who ask for it, see `transformer.choose_experts`.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from specjax.models import cache as caches
 from specjax.models import rotary
 from specjax.models.config import Latent
-from specjax.models.linear import Linear
+from specjax.models.linear import Linear, declare
 
 _EPS = 1e-6  # of its norms; files do not say
 
@@ -61,10 +61,8 @@ class LatentHeads(nn.Module):
     if turn is not None:
       q_turned = rotary.rotate(q_turned, positions, *turn)
       key = rotary.rotate(key, positions, *turn)
-    start = nn.with_logical_partitioning(
-      nn.initializers.normal(s.rank**-0.5), ('heads', None)
-    )
-    up = self.param('kv_up', start, (self.heads * (s.keys + s.values), s.rank))
+    shape = self.heads * (s.keys + s.values), s.rank
+    up = declare(self, 'kv_up', shape, ('heads', None), s.rank**-0.5)
     up = up.reshape(self.heads, -1, s.rank)
     q = jnp.einsum('bthk,hkr->bthr', q, up[:, : s.keys])
     q = jnp.concatenate([q_turned, q], -1)[:, :, None]
@@ -73,13 +71,10 @@ class LatentHeads(nn.Module):
 
   def _linear(self, name, inputs, outputs, bias):
     axes = 'width', *['heads', None][: len(outputs) - 1], None
-    return Linear(
-      inputs, outputs, axes, bias, inputs**-0.5, self.rows, name=name
-    )
+    return Linear(inputs, outputs, axes, bias, rows=self.rows, name=name)
 
   def _norm(self, name, x):
-    whole = nn.with_logical_partitioning(nn.initializers.ones, (None,))
-    scale = self.param(name, whole, x.shape[-1:])
+    scale = declare(self, name, x.shape[-1:], start=nn.initializers.ones)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + _EPS)
     return y.astype(x.dtype) * scale

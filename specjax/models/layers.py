@@ -12,7 +12,7 @@ from specjax.models.attention import attend
 from specjax.models.config import Mamba2, ShortConv, TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.latent import LatentHeads
-from specjax.models.linear import Linear
+from specjax.models.linear import Linear, declare
 from specjax.models.recurrent import (
   GatedDeltaLayer,
   Mamba2Layer,
@@ -32,12 +32,11 @@ class Norm(nn.Module):
   @nn.compact
   def __call__(self, x):
     c = self.config
-    declare = nn.with_logical_partitioning
     shape = (self.width or c.width,)
     axis = (self.axis if self.width else 'width',)
     start = nn.initializers.zeros if c.norm_plus_one else nn.initializers.ones
     if self.scaled:
-      scale = self.param('scale', declare(start, axis), shape)
+      scale = declare(self, 'scale', shape, axis, start)
     else:
       scale = start(None, shape, x.dtype)
     y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -57,7 +56,7 @@ class Norm(nn.Module):
     if not early:
       y *= scale
     if c.layer_norm and c.norm_bias:
-      y += self.param('bias', declare(nn.initializers.zeros, axis), shape)
+      y += declare(self, 'bias', shape, axis, nn.initializers.zeros)
     return y
 
 
@@ -162,9 +161,7 @@ class Layer(nn.Module):
       if inputs is not None:
         x += self._read_inputs(x, inputs)
       if c.layer_scale:
-        declare = nn.with_logical_partitioning
-        start = declare(nn.initializers.ones, (None,))
-        x *= self.param('layer_scale', start, (1,))
+        x *= declare(self, 'layer_scale', (1,), start=nn.initializers.ones)
     return x, new
 
   def _normed(self, name, x):
@@ -268,9 +265,8 @@ class Layer(nn.Module):
       new = caches.put(flight, new, at)
     sink = None
     if c.sink_logits:
-      declare = nn.with_logical_partitioning
-      start = declare(nn.initializers.zeros, ('kv_heads', None))
-      sink = self.param('sinks', start, (c.num_kv_heads, c.group))
+      shape, axes = (c.num_kv_heads, c.group), ('kv_heads', None)
+      sink = declare(self, 'sinks', shape, axes, nn.initializers.zeros)
     y = attend(
       q,
       cache,
@@ -317,15 +313,9 @@ class Layer(nn.Module):
     """Attention to the source, whose keys and values are in the cache."""
     c = self.config
     b, t = x.shape[:2]
-    q = Linear(
-      c.width,
-      (c.num_kv_heads, c.group, c.head_dim),
-      ('width', 'kv_heads', None, 'head'),
-      c.qkv_bias,
-      c.width**-0.5,
-      c.device.rows,
-      name='source_q',
-    )(x)
+    outputs = c.num_kv_heads, c.group, c.head_dim
+    axes = 'width', 'kv_heads', None, 'head'
+    q = self._map('source_q', x, outputs, axes, c.qkv_bias)
     slots = cache.source.v.shape[2]
     mask = jnp.arange(slots) < cache.source_length[:, None, None]
     mask = jnp.broadcast_to(mask, (b, t, slots))
@@ -400,8 +390,8 @@ class Layer(nn.Module):
 
   def _map(self, name, x, outputs, axes, bias):
     """Outputs of a linear map of x [B, T, any width]."""
-    size, rows = x.shape[-1], self.config.device.rows
-    return Linear(size, outputs, axes, bias, size**-0.5, rows, name=name)(x)
+    rows = self.config.device.rows
+    return Linear(x.shape[-1], outputs, axes, bias, rows=rows, name=name)(x)
 
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""
@@ -421,21 +411,10 @@ class LayerInputs(nn.Module):
   def __call__(self, tokens, x):
     """Inputs [B, T, layers, their width] of tokens [B, T] embedded as x."""
     c, s = self.config, self.config.layer_inputs
-    start = nn.initializers.normal(s.width**-0.5)
-    table = self.param(
-      'table',
-      nn.with_logical_partitioning(start, ('vocab', None)),
-      (s.vocab_size, s.parts * s.width),
-    )
-    y = Linear(
-      c.width,
-      (s.parts, s.width),
-      ('width', None, None),
-      False,
-      c.width**-0.5,
-      c.device.rows,
-      name='map',
-    )(x)
+    shape = s.vocab_size, s.parts * s.width
+    table = declare(self, 'table', shape, ('vocab', None), s.width**-0.5)
+    outputs, axes = (s.parts, s.width), ('width', None, None)
+    y = Linear(c.width, outputs, axes, rows=c.device.rows, name='map')(x)
     y = Norm(c, s.width, name='norm')(y * c.width**-0.5)
     own = jnp.take(table, tokens, 0, mode='clip').reshape(y.shape)
     return (y + own * s.width**0.5) * 2**-0.5

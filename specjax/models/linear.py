@@ -120,6 +120,12 @@ def head_of(table):
   return table.head if isinstance(table, Table) else table.T
 
 
+def output_layer(params):
+  """Returns that of a model's weights, which may be its embedding."""
+  own = params.get('unembedding')
+  return head_of(params['embedding']) if own is None else own
+
+
 def fills_blocks(outputs) -> bool:
   """Returns true if outputs of these sizes come out even in blocks."""
   return math.prod(outputs) % native.COLUMNS == 0
@@ -259,33 +265,42 @@ def keep_outputs(w, kept):
   return in_blocks(made) if w.blocked else made
 
 
-def declare_weight(module, name, inputs, outputs, axes, scale):
-  """A weight [inputs, *outputs], in the layout that the parameters have."""
+def declare(module, name, shape, axes=None, start=None):
+  """A parameter of a module, in the layout that it is stored in.
+
+  Args:
+    module: that has it.
+    name: of the parameter.
+    shape: [inputs, *outputs] of a weight.
+    axes: logical names of its axes; None: no mesh splits it.
+    start: makes fresh values, as `nn.initializers.zeros`; or the size of random
+      ones; None: that of a weight whose outputs are as large as its inputs.
+  """
   stored = module.get_variable('params', name)
   if is_weight(stored):
     return stored
-  start = nn.with_logical_partitioning(nn.initializers.normal(scale), axes)
-  return module.param(name, start, (inputs, *outputs))
+  start = shape[0] ** -0.5 if start is None else start
+  start = start if callable(start) else nn.initializers.normal(start)
+  axes = axes or (None,) * len(shape)
+  return module.param(name, nn.with_logical_partitioning(start, axes), shape)
 
 
 class Linear(nn.Module):
-  """x [..., inputs] -> [..., *outputs]."""
+  """x [..., inputs] -> [..., *outputs]; see `declare`."""
 
   inputs: int
   outputs: tuple[int, ...]
-  axes: tuple[str | None, ...]  # logical names of (inputs, *outputs)
-  bias: bool
-  scale: float
+  axes: tuple[str | None, ...] | None = None
+  bias: bool = False
+  scale: float | None = None
   rows: int = 1  # of a product at least, see `multiply`
 
   @nn.compact
   def __call__(self, x):
-    w = declare_weight(
-      self, 'w', self.inputs, self.outputs, self.axes, self.scale
-    )
-    y = multiply(x, w, self.rows)
+    shape = self.inputs, *self.outputs
+    y = multiply(x, declare(self, 'w', shape, self.axes, self.scale), self.rows)
     y = y.reshape(*x.shape[:-1], *self.outputs)
     if self.bias:
-      zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:])
-      y += self.param('b', zeros, self.outputs)
+      axes = self.axes and self.axes[1:]
+      y += declare(self, 'b', self.outputs, axes, nn.initializers.zeros)
     return y

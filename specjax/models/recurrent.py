@@ -29,9 +29,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.initializers import ones, zeros
 
 from specjax.models.config import GatedDelta, Mamba2, ShortConv
-from specjax.models.linear import Linear
+from specjax.models.linear import Linear, declare
 from specjax.types import Recurrence, RecurrentRows
 
 # A TPU would multiply in 16 bits.
@@ -139,11 +140,6 @@ def _unit(x: jax.Array) -> jax.Array:
   return x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
-def _declare(module, name, shape, start=nn.initializers.ones):
-  whole = nn.with_logical_partitioning(start, (None,) * len(shape))
-  return module.param(name, whole, shape)
-
-
 def _convolve(module, before, depth, block, mask, bias=False):
   """Convolves each row with its ancestors [B, T, C].
 
@@ -156,8 +152,7 @@ def _convolve(module, before, depth, block, mask, bias=False):
     bias: whether it has one.
   """
   width, channels = module.sizes.kernel, module.sizes.channels
-  start = nn.initializers.normal(0.5)
-  weight = _declare(module, 'conv', (channels, 1, width), start)
+  weight = declare(module, 'conv', (channels, 1, width), start=0.5)
   at_depth = block.depth
   seen = jnp.concatenate([before.astype(block.inputs.dtype), block.inputs], 1)
 
@@ -170,7 +165,7 @@ def _convolve(module, before, depth, block, mask, bias=False):
 
   mixed = sum(back(width - 1 - i) * weight[:, 0, i] for i in range(width))
   if bias:
-    mixed += _declare(module, 'conv_b', (channels,), nn.initializers.zeros)
+    mixed += declare(module, 'conv_b', (channels,), start=zeros)
   return mixed
 
 
@@ -182,8 +177,8 @@ def _decays(module, steps):
     steps: before that.
   """
   wide, heads = _wide(steps.dtype), steps.shape[-1:]
-  rate = _declare(module, 'rate', heads, nn.initializers.zeros).astype(wide)
-  shift = _declare(module, 'shift', heads).astype(wide)
+  rate = declare(module, 'rate', heads, start=zeros).astype(wide)
+  shift = declare(module, 'shift', heads, start=ones).astype(wide)
   steps = nn.softplus(steps.astype(wide) + shift)
   g = -jnp.exp(rate) * steps
   coarse = jnp.round(g * _GRAIN) / _GRAIN
@@ -192,8 +187,8 @@ def _decays(module, steps):
 
 def _read(module, outputs, bias, name='in'):
   """The map of the stream into a layer."""
-  width, axes = module.width, ('width', *[None] * len(outputs))
-  return Linear(width, outputs, axes, bias, width**-0.5, module.rows, name=name)
+  axes, rows = ('width', *[None] * len(outputs)), module.rows
+  return Linear(module.width, outputs, axes, bias, rows=rows, name=name)
 
 
 def _give(module, inputs, bias):
@@ -263,7 +258,7 @@ class GatedDeltaLayer(nn.Module):
     block = put(block, new._replace(keys=k, total=total), at)
     y, updates = _mix(s, before.state, block, mask, at, q, k, v, beta, total)
     block = block._replace(updates=updates)
-    scale = _declare(self, 'norm', (s.value_dim,))
+    scale = declare(self, 'norm', (s.value_dim,), start=ones)
     y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.norm_eps)
     y = (y.astype(x.dtype) * scale).astype(wide) * nn.silu(z.astype(wide))
     y = y.reshape(batch, count, -1).astype(x.dtype)
@@ -330,7 +325,8 @@ class Mamba2Layer(nn.Module):
     block = put(block, new, at)
     said, near = _reads(s, before.state, block, mask, total)
     y = said(q) + _einsum('bhtn,bnhv->bthv', near(q), block.updates)
-    y += _declare(self, 'skip', (s.value_heads,)).astype(wide)[:, None] * v
+    skip = declare(self, 'skip', (s.value_heads,), start=ones)
+    y += skip.astype(wide)[:, None] * v
     y = self._gated(y.reshape(batch, count, -1), nn.silu(z.astype(wide)))
     y = _give(self, s.values, s.out_bias)(y.astype(x.dtype))
     return (y * s.scales[-1] if s.scales else y), block
@@ -345,7 +341,7 @@ class Mamba2Layer(nn.Module):
     groups = y.reshape(*y.shape[:2], s.key_heads, -1)
     size = jnp.mean(groups * groups, -1, keepdims=True)
     y = (groups * jax.lax.rsqrt(size + self.norm_eps)).reshape(y.shape)
-    y *= _declare(self, 'norm', (s.values,))
+    y *= declare(self, 'norm', (s.values,), start=ones)
     return y if s.gate_first else y * gate
 
 

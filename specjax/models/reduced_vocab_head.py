@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.models.linear import declare
+
 
 def places(ids: np.ndarray, vocab: int) -> np.ndarray:
   """Places [V] of the target's tokens among the logits of a head.
@@ -43,8 +45,7 @@ def declare_places(module: nn.Module, kept: int, vocab: int):
   def first(key, shape):
     return jnp.minimum(jnp.arange(*shape), kept)
 
-  declared = nn.with_logical_partitioning(first, (None,))
-  return module.param('places', declared, (vocab,))
+  return declare(module, 'places', (vocab,), start=first)
 
 
 def ids(places: jax.Array, kept: int) -> jax.Array:

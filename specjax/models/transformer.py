@@ -30,10 +30,9 @@ from specjax.models.config import TransformerConfig
 from specjax.models.encoder_decoder import Encoder, RelativeCurve
 from specjax.models.layers import Layer, LayerInputs, Norm
 from specjax.models.linear import (
-  declare_weight,
+  declare,
   embed,
   head_of,
-  is_weight,
   multiply,
   pad_rows,
 )
@@ -88,23 +87,11 @@ class Transformer(nn.Module):
 
   def setup(self):
     c = self.config
-    declare = nn.with_logical_partitioning
-    stored = self.get_variable('params', 'embedding')
-    self.embedding = (
-      stored
-      if is_weight(stored)
-      else self.param(
-        'embedding',
-        declare(nn.initializers.normal(c.width**-0.5), ('vocab', 'width')),
-        (c.vocab_size, c.width),
-      )
-    )
+    shape, axes = (c.vocab_size, c.width), ('vocab', 'width')
+    self.embedding = declare(self, 'embedding', shape, axes, c.width**-0.5)
     if c.learned_positions:
-      self.position = self.param(
-        'position',
-        declare(nn.initializers.normal(0.02), (None, 'width')),
-        (c.max_positions + c.position_offset, c.width),
-      )
+      shape = c.max_positions + c.position_offset, c.width
+      self.position = declare(self, 'position', shape, (None, 'width'), 0.02)
     kind = Layer if self.apart else _TracedOnce
     self.layers = [
       kind(c.at(i), c.like(i), name=f'layer{i}') for i in range(c.num_layers)
@@ -117,19 +104,12 @@ class Transformer(nn.Module):
     if c.encoder is not None:
       self.encoder = Encoder(c)
     if not c.tied_embeddings:
-      self.unembedding = declare_weight(
-        self,
-        'unembedding',
-        c.width,
-        (c.kept or c.vocab_size,),
-        ('width', 'vocab'),
-        c.width**-0.5,
-      )
+      shape = c.width, c.kept or c.vocab_size
+      self.unembedding = declare(self, 'unembedding', shape, ('width', 'vocab'))
     if c.head_bias:
-      self.unembedding_bias = self.param(
-        'unembedding_bias',
-        declare(nn.initializers.zeros, ('vocab',)),
-        (c.kept or c.vocab_size,),
+      shape, zeros = (c.kept or c.vocab_size,), nn.initializers.zeros
+      self.unembedding_bias = declare(
+        self, 'unembedding_bias', shape, ('vocab',), zeros
       )
     if c.kept:
       self.places = reduced_vocab_head.declare_places(

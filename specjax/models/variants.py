@@ -181,8 +181,7 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   Raises:
     ValueError: a token is beyond the vocabulary, or there twice.
   """
-  tied, vocab = model.config.tied_embeddings, model.config.vocab_size
-  whole = linear.head_of(params['embedding']) if tied else params['unembedding']
+  vocab, whole = model.config.vocab_size, linear.output_layer(params)
   params = params | {
     'unembedding': linear.keep_outputs(whole, kept),
     'places': jnp.asarray(reduced_vocab_head.places(kept, vocab)),

@@ -18,18 +18,13 @@ import pathlib
 from specjax import checkpoints
 from specjax.checkpoints.files import CONFIG, read_json
 from specjax.cli import command
-from specjax.drafters.dflash import module as dflash
-from specjax.drafters.dflash import published as published_dflash
-from specjax.drafters.eagle import module as eagle
-from specjax.drafters.eagle import published as published_eagle
+from specjax.drafters.dflash import published as dflash
+from specjax.drafters.eagle import published as eagle
 from specjax.drafters.heads import files, speculators
 from specjax.errors import blame, need
 
-# Of each kind, its sizes by its config.json, and its form by these.
-_KINDS = {
-  'eagle': (eagle.sizes_of, published_eagle.form),
-  'dflash': (dflash.sizes_of, published_dflash.form),
-}
+# The kinds of heads that the form has, and how they are written.
+_FORMS = {'eagle': eagle, 'dflash': dflash}
 
 
 def write(
@@ -54,9 +49,9 @@ def write(
     place = checkpoints.resolve(head)
     kind = files.kind_of(place)
     need(
-      kind in _KINDS,
+      kind in _FORMS,
       f'{head} is of the kind {kind}: the form of speculators has those of '
-      f'{" and ".join(_KINDS)}',
+      f'{" and ".join(_FORMS)}',
     )
     config = files.read_config(place, kind)
     need(
@@ -65,10 +60,9 @@ def write(
       'the directory of a head that was trained here',
     )
     config, params = files.read(head, kind, own)
-    sizes_of, form_of = _KINDS[kind]
-    model = described.model.config
-    form = form_of(sizes_of(config), model)
-    name = verifier or target
+    made = _FORMS[kind].KIND.make(described.model, config)
+    form = _FORMS[kind].form(made)
+    model, name = described.model.config, verifier or target
     speculators.write(folder, form, params, model, name, known, tokens)
   return read_json(pathlib.Path(folder) / CONFIG)
 

@@ -204,7 +204,7 @@ def steps_of(walker, own, tokens, length, drafted):
 def test_places_are_those_of_the_published_module(name, tmp_path):
   path = write(tmp_path / 'head', name)
   loaded = dflash.load(HOST, path)
-  found = published.find(path, TARGET.config)
+  found = published.find(path, TARGET)
   head = Head(TARGET, sizes_of(found.config))
   assert head.sizes.anchored == FORMATS[name][-1]
   random = np.random.default_rng(0)

@@ -296,9 +296,10 @@ def test_what_a_saved_head_does_not_allow_is_refused(folder, tmp_path):
 
 
 def test_a_broken_config_is_refused(tmp_path):
-  (tmp_path / 'config.json').write_text('{')
-  with pytest.raises(ValueError, match='is no JSON'):
-    files.read_config(tmp_path, 'eagle')
+  for text, message in (('{', 'is no valid JSON'), ('[]', 'a JSON object')):
+    (tmp_path / 'config.json').write_text(text)
+    with pytest.raises(ValueError, match=message):
+      files.read_config(tmp_path, 'eagle')
   (tmp_path / 'config.json').write_text(json.dumps({'kind': 'eagle'}))
   with pytest.raises(ValueError, match='the head has no weights'):
     files.read(tmp_path, 'eagle')

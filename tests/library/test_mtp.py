@@ -250,7 +250,7 @@ def test_drafts_are_those_of_the_published_module(
   else:
     restated = Restated(kind, target)
   check_along_a_text(
-    eagle.walk(mtp._read(target, {}).head), model,
+    eagle.walk(mtp._read(target, '').head), model,
     Params(target.params, loaded.params), TEXT, np.asarray(hidden),
     restated.draft,
   )  # fmt: skip

@@ -139,7 +139,7 @@ def test_blocks_are_those_of_the_published_module(name, tmp_path):
   loaded = dflash.load(HOST, path)
   assert loaded.pairing == published.UNVERIFIED
   assert loaded.make(3).taps == taps
-  found = published.find(path, TARGET.config)
+  found = published.find(path, TARGET)
   assert found.verifier == ('' if name == 'z-lab' else 'some/target')
   head = Head(TARGET, sizes_of(found.config))
   walker = dflash.walk(head, 4)

@@ -21,8 +21,8 @@ from tests.support import published_eagle as written
 
 TARGET = written.TARGET
 FORMS = {
-  Sizes: published_eagle.form,
-  dflash_modules.Sizes: published_dflash.form,
+  Sizes: (Head, published_eagle.form),
+  dflash_modules.Sizes: (dflash_modules.Head, published_dflash.form),
 }
 SIZES = dict(
   width=written.E, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12
@@ -48,16 +48,17 @@ def make(**options):
   return sizes, params
 
 
-def write(path, sizes, params, target=TARGET.config, **options):
-  form = FORMS[type(sizes)](sizes, target)
-  speculators.write(path, form, params, target, 'owner/name', **options)
+def write(path, sizes, params, target=TARGET, **options):
+  head, form = FORMS[type(sizes)]
+  made = form(head(target, sizes))
+  speculators.write(path, made, params, target.config, 'owner/name', **options)
 
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=list(OPTIONS))
 def test_a_written_head_is_read_as_it_was(tmp_path, options):
   sizes, params = make(**options)
   write(tmp_path / 'head', sizes, params, dtype='float32')
-  found = published.find(tmp_path / 'head', TARGET.config)
+  found = published.find(tmp_path / 'head', TARGET)
   assert found.verifier == 'owner/name'
   back = sizes_of(found.config)
   assert {*back.norms} == {*sizes.norms}
@@ -80,7 +81,7 @@ def test_the_form_is_that_of_speculators(tmp_path):
   assert config['transformer_layer_config']['hidden_size'] == written.E
   layout = written.LAYOUTS['speculators']
   expected = written.tensors(layout)
-  with_all = published.find(tmp_path / 'head').names
+  with_all = published.find(tmp_path / 'head', TARGET).names
   assert with_all == expected.keys() - {'d2t', 't2d'}
 
 
@@ -115,7 +116,7 @@ def test_nothing_is_overwritten_and_engines_draft_what_a_head_says(tmp_path):
   with pytest.raises(
     ValueError, match='tokens is 5, but the head says 4 places'
   ):
-    write(tmp_path / 'head', BLOCK, {}, blocks.TARGET.config, tokens=5)
+    write(tmp_path / 'head', BLOCK, {}, blocks.TARGET, tokens=5)
 
 
 BLOCK = dflash_modules.Sizes(
@@ -144,12 +145,12 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
   params = models.random_of(head.init, jax.random.key(0))
   if sizes.draft_vocab:
     params['places'] = reduced_vocab_head.places(blocks.IDS, blocks.V)
-  write(tmp_path / 'head', sizes, params, blocks.TARGET.config, dtype='float32')
+  write(tmp_path / 'head', sizes, params, blocks.TARGET, dtype='float32')
   config = json.loads((tmp_path / 'head/config.json').read_text())
   method = config['speculators_config']['proposal_methods'][0]
   assert method['speculative_tokens'] == sizes.depth
   assert config['aux_hidden_state_layer_ids'] == [1, 2]
-  found = published.find(tmp_path / 'head', blocks.TARGET.config)
+  found = published.find(tmp_path / 'head', blocks.TARGET)
   assert dflash_modules.sizes_of(found.config) == sizes
   loaded = dflash.load(blocks.HOST, tmp_path / 'head')
   jax.tree.map(np.testing.assert_array_equal, loaded.params, params)

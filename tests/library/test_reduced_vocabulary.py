@@ -212,9 +212,9 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
   params = random_of(head.init, jax.random.key(0))
   params['correction']['unembedding'] += np.arange(VOCAB)
   target = specjax.types.Target(TARGET, target_weights(), eos=())
-  loaded = modules.Loaded({}, params, '', {})
-  read = modules.keep_tokens(modules.Read(loaded, head, head), target, KEPT)
-  both = specjax.types.Params(target.params, read.loaded.params)
+  read = modules.Read({}, params, '', head, head)
+  read = modules.keep_tokens(read, target, KEPT)
+  both = specjax.types.Params(target.params, read.params)
   made = np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32)
 
   @functools.partial(jax.jit, static_argnums=0)
@@ -224,7 +224,7 @@ def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
     state = head.state((1,), float)
     return head.correct(params, place, np.array([[3]]), state)[0].logits[0]
 
-  logits = np.asarray(say(read.head, read.loaded.params))
+  logits = np.asarray(say(read.head, read.params))
   whole = np.asarray(say(head, params))
   np.testing.assert_allclose(logits[:, KEPT], whole[:, KEPT], atol=1e-6)
   assert (np.delete(logits, KEPT, -1) == -np.inf).all()

@@ -14,8 +14,8 @@ from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import CPU
 
-# A part of a path that is counted, and its number.
-_LAYER = re.compile(r'\b(layer|source)(\d+)/')
+# A part of a path that is counted, and its number; the first may have none.
+_LAYER = re.compile(r'\b(layer|source)(\d*)/')
 
 
 def read_attributes(
@@ -105,22 +105,11 @@ def limit_length(
   return config
 
 
-def _write_llama(config: TransformerConfig) -> dict[str, Any]:
-  """Attributes of a Llama, or of a Qwen or Mistral, which differ in few fields.
-
-  What they cannot say comes back as something else when they are read.
-
-  Raises:
-    ValueError: transformers refuses such a file, or the activation has no name.
-  """
-  if config.width % config.num_heads:
-    raise ValueError(
-      f'width = {config.width} must be a multiple of num_heads = '
-      f'{config.num_heads}'
-    )
+def llama_attributes(config: TransformerConfig) -> dict[str, Any]:
+  """Attributes that a Llama, or a Qwen or Mistral, has of its layers."""
   scaling = rope.write_scaling(config.rope_scaling)
   attributes: dict[str, Any] = {
-    'model_type': 'llama',
+    'model_type': 'qwen3' if config.qk_norm else 'llama',
     'vocab_size': config.vocab_size,
     'hidden_size': config.width,
     'num_hidden_layers': config.num_layers,
@@ -140,6 +129,23 @@ def _write_llama(config: TransformerConfig) -> dict[str, Any]:
     # The run may have changed it for a scaling that depends on the length.
     trained = getattr(config.rope_scaling, 'trained', config.max_positions)
     attributes['max_position_embeddings'] = trained
+  return attributes
+
+
+def _write_llama(config: TransformerConfig) -> dict[str, Any]:
+  """Attributes of a Llama, or of a Qwen or Mistral, which differ in few fields.
+
+  What they cannot say comes back as something else when they are read.
+
+  Raises:
+    ValueError: transformers refuses such a file, or the activation has no name.
+  """
+  if config.width % config.num_heads:
+    raise ValueError(
+      f'width = {config.width} must be a multiple of num_heads = '
+      f'{config.num_heads}'
+    )
+  attributes = llama_attributes(config)
   windows = {window for window in config.windows if window is not None}
   if config.qk_norm or config.qkv_bias > config.out_bias:
     kinds = (config.window(i) is None for i in range(config.num_layers))
@@ -214,12 +220,23 @@ def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
 def list_sources(
   family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
 ) -> dict[str, Tensors]:
-  """Returns the sources of parameters, layers and experts filled in."""
-  table = {**family.sources, **family.varying(config)}
+  """Returns the sources of parameters of a family; see `fill`."""
+  return fill(family.table(config), shapes)
+
+
+def fill(table: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the rows of a table for parameters, layers and experts filled in.
+
+  Args:
+    table: sources of parameters, as of a `Family`; one layer may have rows of
+      its own.
+    shapes: of the parameters that there are.
+  """
   sources = {}
   for path, x in shapes.items():
     layer = _LAYER.search(path)
-    split, names = table[_LAYER.sub(r'\1{}/', path)]
+    source = table.get(path) or table[_LAYER.sub(r'\1{}/', path)]
+    names = source.names
     if any('{expert}' in name for name in names):
       names = tuple(
         name.replace('{expert}', str(i))
@@ -227,6 +244,6 @@ def list_sources(
         for name in names
       )
     if layer:
-      names = tuple(name.format(layer[2]) for name in names)
-    sources[path] = Tensors(split, names)
+      names = tuple(name.format(layer[2] or 0) for name in names)
+    sources[path] = source._replace(names=names)
   return sources

@@ -158,6 +158,10 @@ class Family:
   unread: tuple[str, ...] = ()
   stacked: Mapping[str, Tensors] = dataclasses.field(default_factory=dict)
 
+  def table(self, config: TransformerConfig) -> dict[str, Tensors]:
+    """Returns the sources of all parameters that there may be."""
+    return {**self.sources, **self.varying(config)}
+
   def of(self, names: Iterable[str]) -> 'Family':
     """Returns the family with the sources that a file's tensors have."""
     if not any(name.endswith('.experts.gate_up_proj') for name in names):

@@ -18,17 +18,14 @@ import jax.numpy as jnp
 
 from specjax.arguments import check_number
 from specjax.drafters.dflash import training
-from specjax.drafters.dflash.module import Head, Sizes, near
-from specjax.drafters.heads import files, modules, overrides
-from specjax.drafters.heads.frequencies import Reduction
+from specjax.drafters.dflash.module import KIND, Head, Sizes, near
+from specjax.drafters.heads import modules, overrides
 from specjax.drafters.heads.trainable import Trainable
-from specjax.drafters.shapes import chain, parallel, shape
+from specjax.drafters.shapes import chain, parallel
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
-
-KIND = 'dflash'
 
 
 class State(NamedTuple):
@@ -128,7 +125,6 @@ def trainable(
   """
   layers = target.config.num_layers
   taps = tuple(taps) or tuple(sorted({0, layers // 2, layers - 1}))
-  files.check_taps(layers, taps)
   check_number('anchors', anchors, 1)
   head = Head(target, Sizes(taps, **sizes))
   decay = decay or head.sizes.block / 2
@@ -140,7 +136,7 @@ def trainable(
     return own | {'norm': {'scale': plus + norm.astype(jnp.float32)}}
 
   return Trainable(
-    {'kind': KIND, **dataclasses.asdict(head.sizes)},
+    {'kind': KIND.name, **dataclasses.asdict(head.sizes)},
     taps,
     init,
     functools.partial(training.loss, head, anchors, decay),
@@ -149,51 +145,31 @@ def trainable(
   )
 
 
-_read = functools.partial(modules.read, KIND, Head, Sizes)
+_read = functools.partial(modules.read, KIND)
 
 
 def load(
-  target: Target,
-  path: str,
-  dtype: str = '',
-  bits: int | None = None,
-  tree: int = 0,
-  block: int = 0,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  vocabulary: int = 0,
-  frequencies: str = '',
-  **options: Any,
+  target: Target, path: str, tree: int = 0, block: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
-    dtype: of its weights; by default the target's.
-    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
-      weights are of few bits.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
     block: rows of the block, where they are more than gamma + 1.
-    read_as: values of `Sizes` that replace those of its files, where these are
-      wrong: `specjax probe` finds out.
-    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
-    frequencies: how frequent they are, likewise.
-    **options: of `shapes.shape.Shape`.
+    **options: of `heads.modules.Options`, `heads.frequencies.Reduction` and
+      `shapes.shape.Shape`; `read_as` has values of `Sizes`.
   """
   parallel.check_tree(tree, options)
-  shape.check(target, options)
   check_number('block', block, 0)
-  bits = modules.choose_bits(target, bits)
-  kept = Reduction(vocabulary, frequencies).choose(target)
-  read = _read(target, path, read_as, dtype)
-  loaded, _, head = modules.keep_tokens(read, target, kept)
-  loaded = loaded._replace(params=modules.lay(loaded.params, target, bits))
+  read, options = modules.load_head(_read, target, path, options)
 
   def walk_to(depth: int) -> Walker:
-    return walk(head, _rows(head, depth, block))
+    return walk(read.head, _rows(read.head, depth, block))
 
-  return parallel.load(target, walk_to, loaded, tree, options)
+  return parallel.load(target, walk_to, read, tree, options)
 
 
 def alternatives(

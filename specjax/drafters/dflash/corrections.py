@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax.models.config import TransformerConfig
-from specjax.models.linear import Linear, declare_weight, multiply
+from specjax.models.linear import Linear, declare, multiply
 
 MARKOV = 'markov', 'gated', 'rnn'
 KINDS = ('', *MARKOV, 'gru', 'selector')
@@ -55,18 +55,15 @@ class Markov(nn.Module):
 
   def setup(self):
     s, c = self.sizes, self.config
-    draw = nn.initializers.normal(1.0)
-    self.embedding = self.param('embedding', draw, (c.vocab_size, s.rank))
+    shape = c.vocab_size, s.rank
+    self.embedding = declare(self, 'embedding', shape, start=1.0)
     # Zeros: training begins with the head that is not corrected.
-    outputs = (s.draft_vocab or c.vocab_size,)
-    self.unembedding = declare_weight(
-      self, 'unembedding', s.rank, outputs, (None, None), 0.0
-    )
+    shape = s.rank, s.draft_vocab or c.vocab_size
+    self.unembedding = declare(self, 'unembedding', shape, start=0.0)
     inputs = c.width + s.rank * (2 if s.correction == 'rnn' else 1)
     made = (3, s.rank) if s.correction == 'rnn' else (s.rank,)
     if s.correction != 'markov':
-      axes = (None, *(None for _ in made))
-      self.gate = Linear(inputs, made, axes, True, inputs**-0.5, c.device.rows)
+      self.gate = Linear(inputs, made, bias=True, rows=c.device.rows)
 
   def prepare(self, places: Places) -> Places:
     return places
@@ -104,21 +101,12 @@ class Prefix(nn.Module):
   config: TransformerConfig
 
   def setup(self):
-    s, c = self.sizes, self.config
-
-    def gates(inputs):
-      axes, scale = (None, None, None), inputs**-0.5
-      return Linear(inputs, (3, s.recalled), axes, False, scale, c.device.rows)
-
-    self.read, self.recall = gates(c.width), gates(s.recalled)
-    inputs = c.width + s.recalled
-    self.join = Linear(
-      inputs, (s.rank,), (None, None), False, inputs**-0.5, c.device.rows
-    )
-    outputs = (s.draft_vocab or c.vocab_size,)
-    self.unembedding = declare_weight(
-      self, 'unembedding', s.rank, outputs, (None, None), 0.0
-    )
+    s, c, rows = self.sizes, self.config, self.config.device.rows
+    self.read = Linear(c.width, (3, s.recalled), rows=rows)
+    self.recall = Linear(s.recalled, (3, s.recalled), rows=rows)
+    self.join = Linear(c.width + s.recalled, (s.rank,), rows=rows)
+    shape = s.rank, s.draft_vocab or c.vocab_size
+    self.unembedding = declare(self, 'unembedding', shape, start=0.0)
 
   def prepare(self, places: Places) -> Started:
     shape = *places.hidden.shape[:-1], 1
@@ -156,12 +144,10 @@ class Selector(nn.Module):
 
   def setup(self):
     s, c = self.sizes, self.config
-    shape, draw = (c.vocab_size, s.rank), nn.initializers.normal(1.0)
-    self.before = self.param('before', draw, shape)
-    self.after = self.param('after', nn.initializers.zeros, shape)
-    self.read = Linear(
-      c.width, (s.rank,), (None, None), False, c.width**-0.5, c.device.rows
-    )
+    shape, zeros = (c.vocab_size, s.rank), nn.initializers.zeros
+    self.before = declare(self, 'before', shape, start=1.0)
+    self.after = declare(self, 'after', shape, start=zeros)
+    self.read = Linear(c.width, (s.rank,), rows=c.device.rows)
 
   def prepare(self, places: Places) -> Candidates:
     found = jax.lax.top_k(places.logits, self.sizes.candidates)

@@ -23,13 +23,14 @@ import jax.numpy as jnp
 from specjax.arguments import check_number
 from specjax.drafters.dflash import corrections
 from specjax.drafters.dflash.corrections import Corrected, Places
-from specjax.drafters.heads import overrides
+from specjax.drafters.heads import files, modules, overrides
+from specjax.drafters.heads.formats import Kind
 from specjax.models import cache as caches
 from specjax.models import rotary
 from specjax.models.attention import attend
 from specjax.models.config import TransformerConfig
 from specjax.models.layers import Layer, Norm, scale_queries
-from specjax.models.linear import Linear, declare_weight, embed, multiply
+from specjax.models.linear import Linear, declare, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model
@@ -204,10 +205,8 @@ class BlockConv(nn.Module):
     own = Linear(
       c.width,
       outputs,
-      (None, None, None, None),
-      False,
-      0.1 * c.width**-0.5,
-      c.device.rows,
+      scale=0.1 * c.width**-0.5,
+      rows=c.device.rows,
       name='own',
     )(x)
     kernels = base + jnp.repeat(own, s.conv_group, -1)  # [B, T, 2, taps, E]
@@ -238,8 +237,7 @@ class BlockLayer(Layer):
       (c.num_kv_heads, 2, c.head_dim),
       ('width', 'kv_heads', None, 'head'),
       c.qkv_bias,
-      c.width**-0.5,
-      c.device.rows,
+      rows=c.device.rows,
     )
     if c.qk_norm:
       self.k_norm = Norm(c, c.head_dim)
@@ -266,15 +264,9 @@ class BlockLayer(Layer):
     b, t = x.shape[:2]
     if self.sizes.conv:
       x, behind = self.attention_conv(x)
-    q = Linear(
-      c.width,
-      (c.num_kv_heads, c.group, c.head_dim),
-      ('width', 'kv_heads', None, 'head'),
-      c.qkv_bias,
-      c.width**-0.5,
-      c.device.rows,
-      name='q',
-    )(x)
+    outputs = c.num_kv_heads, c.group, c.head_dim
+    axes = 'width', 'kv_heads', None, 'head'
+    q = self._map('q', x, outputs, axes, c.qkv_bias)
     if c.qk_norm:
       q = Norm(c, c.head_dim, name='q_norm')(q)
     q = rotary.rotate(q, positions, *self._rotation())
@@ -307,40 +299,30 @@ class DFlash(nn.Module):
 
   def setup(self):
     c = self.config
-    inputs = len(self.sizes.taps) * c.width
-    self.fuse = Linear(
-      inputs, (c.width,), (None, None), False, inputs**-0.5, c.device.rows
-    )
+    inputs, rows = len(self.sizes.taps) * c.width, c.device.rows
+    self.fuse = Linear(inputs, (c.width,), rows=rows)
     self.norm_context = Norm(c)
     self.layers = [
       BlockLayer(c, i, self.sizes, name=f'layer{i}')
       for i in range(c.num_layers)
     ]
     self.norm = Norm(c)
-    s, draw = self.sizes, nn.initializers.normal(c.width**-0.5)
+    s, scale = self.sizes, c.width**-0.5
     if s.mask_token is None:
-      self.mask = self.param('mask', draw, (c.width,))
+      self.mask = declare(self, 'mask', (c.width,), start=scale)
     if s.own_embedding:
-      shape = (c.vocab_size, c.width)
-      self.embedding = self.param('embedding', draw, shape)
+      shape = c.vocab_size, c.width
+      self.embedding = declare(self, 'embedding', shape, start=scale)
     if s.own_unembedding:
-      self.unembedding = declare_weight(
-        self,
-        'unembedding',
-        c.width,
-        (s.draft_vocab or c.vocab_size,),
-        (None, None),
-        c.width**-0.5,
-      )
+      shape = c.width, s.draft_vocab or c.vocab_size
+      self.unembedding = declare(self, 'unembedding', shape)
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
     if s.correction:
       self.correction = corrections.of_kind(s, c)
     if s.confidence:
       inputs = c.width + s.rank * (s.confidence == 'token')
-      self.confidence = Linear(
-        inputs, (1,), (None, None), True, inputs**-0.5, c.device.rows
-      )
+      self.confidence = Linear(inputs, (1,), bias=True, rows=rows)
 
   def read(self, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""
@@ -412,6 +394,9 @@ class Head:
   target: Model
   sizes: Sizes
 
+  def __post_init__(self):
+    files.check_taps(self.target.config.num_layers, self.sizes.taps)
+
   @functools.cached_property
   def config(self) -> TransformerConfig:
     s, t = self.sizes, self.target.config
@@ -424,24 +409,8 @@ class Head:
         f'candidates is {s.candidates}: choose at most the {t.vocab_size} '
         'tokens of the target'
       )
-    return TransformerConfig(
-      vocab_size=t.vocab_size,
-      width=t.width,
-      num_layers=s.layers,
-      num_heads=s.num_heads,
-      num_kv_heads=s.num_kv_heads,
-      head_dim=s.head_dim,
-      mlp_width=s.mlp_width,
-      max_positions=t.max_positions,
-      norm_eps=s.norm_eps,
-      qk_norm=s.qk_norm,
-      rope_theta=s.rope_theta,
-      rope_scaling=s.rope_scaling,
-      windows=s.windows,
-      qkv_bias=s.bias,
-      out_bias=s.bias,
-      attention=t.attention,
-      device=t.device,
+    return modules.layer_config(
+      s, t, width=t.width, qkv_bias=s.bias, out_bias=s.bias
     )
 
   @functools.cached_property
@@ -561,14 +530,8 @@ class Head:
     batch, length = tokens.shape
     count, rows = first.shape[1], self.sizes.block
     text = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    more = (0, count * rows)
-    flight = tuple(
-      KV(
-        jnp.pad(kv.k, ((0, 0), (0, 0), (0, 0), more)),
-        jnp.pad(kv.v, ((0, 0), (0, 0), more, (0, 0))),
-      )
-      for kv in self.read(params, hidden, text)
-    )
+    flight = self.read(params, hidden, text)
+    flight = caches.grow(flight, length + count * rows)
     x = self.embed(params, jnp.take_along_axis(tokens, first, 1), rows)
     at = first[..., None] + jnp.arange(rows)
     before = jnp.repeat(jnp.arange(length) < first[..., None], rows, 1)
@@ -594,3 +557,10 @@ class Head:
   def shapes(self):
     """Shapes of the weights."""
     return overrides.shapes_of(self)
+
+
+KIND = Kind(
+  'dflash',
+  tuple(Sizes.__annotations__),
+  lambda target, config: Head(target, sizes_of(config)),
+)

@@ -19,24 +19,26 @@ has convolutions and windows, too.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
-from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families import conversion, values
 from specjax.checkpoints.families.llama import size_rows
 from specjax.checkpoints.families.table import (
   KEEP,
   LINEAR,
-  WAYS,
   Tensors,
   TensorSplit,
+  linear,
+  scale,
 )
 from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.dflash import module
 from specjax.drafters.dflash.corrections import MARKOV
+from specjax.drafters.dflash.module import KIND
 from specjax.drafters.heads import formats, speculators
 from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
-from specjax.models.config import TransformerConfig
 
 _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
@@ -60,36 +62,55 @@ _MARKS = {
   DOMINO: 'prefix_gru.weight_hh_l0',
   DFLASH2: 'candidate_selector.predecessor_codebook',
 }
-# Of corrections, each parameter with its tensor.
-_MARKOV_TENSORS = {
-  'embedding': (KEEP, 'markov_head.markov_w1.weight'),
-  'unembedding': (LINEAR, 'markov_head.markov_w2.weight'),
+_BODY = {
+  'fuse/w': Tensors(LINEAR, ('fc.weight',)),
+  **scale('hidden_norm', 'norm_context'),
+  **linear('layer{}/q', _QUERIES, 'layers.{}.self_attn.q_proj'),
+  **linear(
+    'layer{}/kv', _BOTH, *(f'layers.{{}}.self_attn.{x}_proj' for x in 'kv')
+  ),
+  **linear('confidence', LINEAR, 'confidence_head.proj'),
 }
-_TENSORS: dict[str, dict[str, tuple[TensorSplit, str]]] = {
+_BODY |= {
+  f'layer{{}}/{part}/{ours}': Tensors(split, (f'layers.{{}}.{part}.{name}',))
+  for part in ('attention_conv', 'mlp_conv')
+  for ours, split, name in (
+    ('base', KEEP, 'base_kernel'),
+    ('own/w', _KERNELS, 'kernel_projection.weight'),
+  )
+}
+_MARKOV = {
+  'embedding': Tensors(KEEP, (_MARKS[DSPARK],)),
+  'unembedding': Tensors(LINEAR, ('markov_head.markov_w2.weight',)),
+}
+# Of corrections, each parameter with its tensor.
+_CORRECTIONS: dict[str, dict[str, Tensors]] = {
   '': {},
-  'markov': _MARKOV_TENSORS,
-  'gated': _MARKOV_TENSORS
-  | {
-    'gate/w': (LINEAR, f'{_GATE["gated"]}.weight'),
-    'gate/b': (KEEP, f'{_GATE["gated"]}.bias'),
-  },
-  'rnn': _MARKOV_TENSORS
-  | {
-    'gate/w': (_GATES, f'{_GATE["rnn"]}.weight'),
-    'gate/b': (_GATES, f'{_GATE["rnn"]}.bias'),
-  },
+  'markov': _MARKOV,
+  'gated': _MARKOV | linear('gate', LINEAR, _GATE['gated']),
+  'rnn': _MARKOV | linear('gate', _GATES, _GATE['rnn']),
   'gru': {
-    'read/w': (_GATES, 'prefix_gru.weight_ih_l0'),
-    'recall/w': (_GATES, 'prefix_gru.weight_hh_l0'),
-    'join/w': (LINEAR, 'embed_proj.0.weight'),
-    'unembedding': (LINEAR, 'embed_proj.2.weight'),
+    'read/w': Tensors(_GATES, ('prefix_gru.weight_ih_l0',)),
+    'recall/w': Tensors(_GATES, (_MARKS[DOMINO],)),
+    'join/w': Tensors(LINEAR, ('embed_proj.0.weight',)),
+    'unembedding': Tensors(LINEAR, ('embed_proj.2.weight',)),
   },
   'selector': {
-    'before': (KEEP, 'candidate_selector.predecessor_codebook'),
-    'after': (KEEP, 'candidate_selector.successor_codebook'),
-    'read/w': (LINEAR, 'candidate_selector.hidden_projection.weight'),
+    'before': Tensors(KEEP, (_MARKS[DFLASH2],)),
+    'after': Tensors(KEEP, ('candidate_selector.successor_codebook',)),
+    'read/w': Tensors(LINEAR, ('candidate_selector.hidden_projection.weight',)),
   },
 }
+
+
+def _table(correction: str, names: Iterable[str], vocab: int) -> formats.Table:
+  """Returns where the parameters of a head are."""
+  own = _CORRECTIONS[correction]
+  return {
+    **formats.table_of(names, vocab),
+    **_BODY,
+    **{f'correction/{key}': source for key, source in own.items()},
+  }
 
 
 def _holds(mark: str, names: frozenset[str]) -> bool:
@@ -134,27 +155,6 @@ def _check_plain(files: Files) -> None:
       )
 
 
-def _read_layers(files: Files) -> dict[str, Any]:
-  """Fields of `TransformerConfig` that config.json says of the layers."""
-  rest = files.layer
-  rows = (
-    *size_rows(32768, 32, 128),
-    rope.rope_row(),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
-    attribute('attention_bias', 'bias', values.flag, False),
-  )
-  fields: dict[str, Any] = {}
-  try:
-    for row in rows:
-      fields |= row(rest, fields)
-  except ValueError as error:
-    raise CheckpointError(f'{files.directory}: config.json: {error}') from None
-  if values.name_of(fields['activation']) != 'silu':
-    raise CheckpointError(f'{files.directory}: config.json: hidden_act: silu')
-  return fields
-
-
 def _taps(files: Files, inputs: int, width: int) -> tuple[int, ...]:
   """Layers of the target that are read."""
   name, first = _SPECULATORS, 1
@@ -162,21 +162,12 @@ def _taps(files: Files, inputs: int, width: int) -> tuple[int, ...]:
   if ids is None:
     name, first = _AUTHORS, 0
     ids = _attribute(files, name)
-  told = f'{files.directory}: config.json: {name} {ids}'
   if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-    raise CheckpointError(f'{told}: a list of layers of the target is needed')
-  if len(ids) * width != inputs:
     raise CheckpointError(
-      f'{told} are {len(ids)} layers of the target, and fc reads {inputs} '
-      f'numbers, which are {inputs / width:g} of width {width}'
+      f'{files.directory}: config.json: {name} {ids}: a list of layers of the '
+      'target is needed'
     )
-  layers = files.target and files.target.num_layers
-  taps = tuple(i - first for i in ids)
-  if min(taps) < 0 or (layers and max(taps) >= layers):
-    raise CheckpointError(
-      f'{told} name layers that do not exist: the target has {layers}'
-    )
-  return taps
+  return files.read_taps(name, ids, first, inputs / width)
 
 
 def _number(files: Files, name: str, least: int, bound: int | None = None):
@@ -189,51 +180,6 @@ def _number(files: Files, name: str, least: int, bound: int | None = None):
       f'least {least}{more}, got {value!r}'
     )
   return value
-
-
-def _sources(sizes: module.Sizes) -> dict[str, Tensors]:
-  """The tensors of every parameter but those of the vocabulary."""
-  found: dict[str, tuple[TensorSplit, tuple[str, ...]]] = {
-    'fuse/w': (LINEAR, ('fc.weight',)),
-    'norm_context/scale': (KEEP, ('hidden_norm.weight',)),
-    'norm/scale': (KEEP, ('norm.weight',)),
-  }
-  for i in range(sizes.layers):
-    ours, theirs = f'layer{i}', f'layers.{i}'
-    q, k, v, o = (f'{theirs}.self_attn.{x}_proj' for x in 'qkvo')
-    for kind, end in (('weight', 'w'), *([('bias', 'b')] * sizes.bias)):
-      found |= {
-        f'{ours}/q/{end}': (_QUERIES, (f'{q}.{kind}',)),
-        f'{ours}/kv/{end}': (_BOTH, (f'{k}.{kind}', f'{v}.{kind}')),
-        f'{ours}/out/{end}': (LINEAR, (f'{o}.{kind}',)),
-      }
-    up = tuple(f'{theirs}.mlp.{x}_proj.weight' for x in ('gate', 'up'))
-    norms = {'norm1': 'input_layernorm', 'norm2': 'post_attention_layernorm'}
-    if sizes.qk_norm:
-      norms |= {f'{x}_norm': f'self_attn.{x}_norm' for x in 'qk'}
-    found |= {
-      f'{ours}/up/w': (WAYS, up),
-      f'{ours}/down/w': (LINEAR, (f'{theirs}.mlp.down_proj.weight',)),
-      **{
-        f'{ours}/{norm}/scale': (KEEP, (f'{theirs}.{name}.weight',))
-        for norm, name in norms.items()
-      },
-    }
-    for part in ('attention_conv', 'mlp_conv') if sizes.conv else ():
-      own = f'{theirs}.{part}'
-      found |= {
-        f'{ours}/{part}/base': (KEEP, (f'{own}.base_kernel',)),
-        f'{ours}/{part}/own/w': (
-          _KERNELS,
-          (f'{own}.kernel_projection.weight',),
-        ),
-      }
-  for key, (split, name) in _TENSORS[sizes.correction].items():
-    found[f'correction/{key}'] = split, (name,)
-  if sizes.confidence:
-    for kind, end, split in (('weight', 'w', LINEAR), ('bias', 'b', KEEP)):
-      found[f'confidence/{end}'] = split, (f'{_CONFIDENCE}.{kind}',)
-  return {key: Tensors(*source) for key, source in found.items()}
 
 
 def _agreed(files: Files, field: str, tensor: str, axis: int) -> int:
@@ -327,50 +273,37 @@ def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
 def _describe(files: Files, name: str) -> Found:
   _check_name(files, name)
   _check_plain(files)
-  tensors, fields = files.tensors, _read_layers(files)
+  tensors = files.tensors
   width, inputs = files.shape('fc.weight', 2)
-  if fields['width'] != width:
-    raise CheckpointError(
-      f'{files.directory}: config.json has layers of width {fields["width"]}, '
-      f'and its tensors of width {width}'
-    )
+  bias = attribute('attention_bias', 'bias', values.flag, False)
+  rows = *size_rows(32768, 32, 128), bias
+  fields = files.read_layers(files.layer, width, ('silu',), *rows)
   vocab = fields['vocab_size']
   config = {
-    'kind': 'dflash',
+    **fields,
     'taps': _taps(files, inputs, width),
     'block': _number(files, 'block_size', 2),
-    'layers': fields['num_layers'],
     'mask_token': _number(files, 'mask_token_id', 0, vocab),
     'qk_norm': f'{_ATTENTION}q_norm.weight' in tensors,
-    'own_embedding': 'embed_tokens.weight' in tensors,
-    **{
-      key: fields[key]
-      for key in (
-        'num_heads', 'num_kv_heads', 'head_dim', 'mlp_width', 'rope_theta',
-        'rope_scaling', 'norm_eps', 'bias',
-      )
-    },
-    **_body(files, fields['num_layers'], width),
+    **_body(files, fields['layers'], width),
     **_correction(files, name, width),
     **formats.options(files, vocab),
-  }  # fmt: skip
-  sizes = module.sizes_of(config)
-  sources = _sources(sizes) | formats.sources(tensors, sizes, vocab)
+  }
+  correction = config.get('correction', '')
   return Found(
     name,
-    'dflash',
     config,
-    sources,
+    _table(correction, tensors, vocab),
     width,
     vocab,
     files.verifier,
     fields['max_positions'],
-    UNUSED if sizes.draft_vocab else (*UNUSED, 'd2t'),
+    UNUSED,
   )
 
 
 FORMATS = tuple(
-  Format(name, functools.partial(_holds, mark), _describe)
+  Format(name, KIND, functools.partial(_holds, mark), _describe)
   for name, mark in {**_MARKS, 'DFlash': 'fc.weight'}.items()
 )
 
@@ -387,16 +320,13 @@ def _spark(sizes: module.Sizes) -> dict[str, Any]:
   }
 
 
-def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
+def form(head: module.Head) -> speculators.Form:
   """The form in which speculators has a head.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
 
   Raises:
     ValueError: the form does not have an option of the head.
   """
+  sizes = head.sizes
   spark = sizes.correction in MARKOV
   wrong = {
     'mask_token': sizes.mask_token is None,
@@ -418,17 +348,14 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
     'mask_token that no text has'
   )
   speculators.refuse(sizes, wrong, remedy)
-  tensors = formats.sources(('d2t', 't2d'), sizes, target.vocab_size)
   return speculators.Form(
     'dspark' if spark else 'dflash',
     'DSparkSpeculator' if spark else 'DFlashSpeculator',
-    speculators.layer_config(
-      sizes,
-      target,
-      hidden_act='silu',
-      attention_bias=sizes.bias,
-      layer_types=['full_attention'] * sizes.layers,
-    ),
+    conversion.llama_attributes(head.config)
+    | {
+      'attention_bias': sizes.bias,
+      'layer_types': ['full_attention'] * sizes.layers,
+    },
     {
       'block_size': sizes.block,
       'mask_token_id': sizes.mask_token,
@@ -436,7 +363,7 @@ def form(sizes: module.Sizes, target: TransformerConfig) -> speculators.Form:
       _SPECULATORS: [tap + 1 for tap in sizes.taps],
       **(_spark(sizes) if spark else {}),
     },
-    _sources(sizes) | tensors,
+    _table(sizes.correction, ('d2t', 't2d'), head.config.vocab_size),
     sizes.draft_vocab,
     sizes.depth,
   )

@@ -9,26 +9,24 @@ of draft is possible: chain, static tree, EAGLE-2's dynamic tree
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from specjax.arguments import check_target
 from specjax.drafters.eagle import at_once, training
-from specjax.drafters.eagle.module import Head, Sizes, near
-from specjax.drafters.heads import files, masked, modules, overrides
+from specjax.drafters.eagle.module import KIND, Head, Sizes, near
+from specjax.drafters.heads import masked, modules, overrides
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.shapes import parallel, shape
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models import reduced_vocab_head, transformer
-from specjax.models.config import narrowed_to
+from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.transformer import Model
 from specjax.types import Cache, LoadedDrafter, Target
-
-KIND = 'eagle'
 
 
 class State(NamedTuple):
@@ -141,7 +139,6 @@ def trainable(
   layers = target.config.num_layers
   spread = tuple(sorted({0, layers // 2, layers - 1}))
   taps = tuple(taps) or (spread if version == 3 else (layers - 1,))
-  files.check_taps(layers, taps)
   if version == 1 and taps != (layers - 1,):
     raise ValueError(
       f'taps {taps}: version 1 reads one layer, the last ({layers - 1}); leave '
@@ -171,83 +168,57 @@ def trainable(
 
   usual = training.tokens if version == 3 else training.features
   return Trainable(
-    {'kind': KIND, **dataclasses.asdict(head.sizes)},
+    {'kind': KIND.name, **dataclasses.asdict(head.sizes)},
     taps,
     init,
     functools.partial(at_once.loss, head, masks)
     if masks
     else functools.partial(usual, head),
-    lambda depth: shape.build(
-      at_once.walk(head, depth) if masks else walk(head), depth, {}
-    ),
+    lambda depth: shape.build(_walk_to(head, depth), depth, {}),
   )
 
 
-_read = functools.partial(modules.read, KIND, Head, Sizes)
+def _walk_to(head: Head, depth: int) -> Walker:
+  """The walker of a head, with or without masks."""
+  if head.sizes.mask_token is None:
+    return walk(head)
+  return at_once.walk(head, depth)
+
+
+_read = functools.partial(modules.read, KIND)
 
 
 def load(
-  target: Target,
-  path: str,
-  dtype: str = '',
-  bits: int | None = None,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  vocabulary: int = 0,
-  frequencies: str = '',
-  window: int = 0,
-  sinks: int = 0,
-  **options: Any,
+  target: Target, path: str, window: int = 0, sinks: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 
   Args:
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
-    dtype: of its weights; by default the target's.
-    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
-      weights are of few bits.
-    read_as: values of `Sizes` that replace those of its files, where these are
-      wrong: `specjax probe` finds out.
-    vocabulary: tokens that get a logit, see `frequencies.Reduction`; 0: all.
-    frequencies: how frequent they are, likewise.
     window: pairs that it sees of a text at most; 0: all. See
       `models.config.Narrowed`.
     sinks: first pairs that it sees besides.
-    **options: of `shapes.shape.Shape`.
+    **options: of `heads.modules.Options`, `heads.frequencies.Reduction` and
+      `shapes.shape.Shape`; `read_as` has values of `Sizes`.
 
   Raises:
     ValueError: no such head, one for another target, taps that the target
       has not, or no such window.
   """
-  shape.check(target, options)
-  positions = target.model.config.max_positions
-  narrowed = narrowed_to(window, sinks, positions)
-  bits = modules.choose_bits(target, bits)
-  kept = Reduction(vocabulary, frequencies).choose(target)
-  read = _read(target, path, read_as, dtype)
-  loaded, _, head = modules.keep_tokens(read, target, kept)
-  loaded = loaded._replace(params=modules.lay(loaded.params, target, bits))
-  head = dataclasses.replace(head, narrowed=narrowed)
-  if head.sizes.mask_token is not None:
-    at_once_to = functools.partial(at_once.walk, head)
-    return parallel.load(target, at_once_to, loaded, 0, options)
-  return shape.load(
-    target, walk(head), options, loaded.params, pairing=loaded.pairing
-  )
+  check_target(target)
+  narrowed = narrowed_to(window, sinks, target.model.config.max_positions)
+  read, options = modules.load_head(_read, target, path, options)
+  head = dataclasses.replace(read.head, narrowed=narrowed)
+  walk_to = functools.partial(_walk_to, head)
+  return parallel.load(target, walk_to, read, 0, options)
 
 
-def alternatives(
-  target: Target,
-  path: str,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  **options: Any,
-) -> dict[str, dict[str, Any]]:
-  """Other options for `load`, one mistake away, by what they change."""
-  del options  # Unused: they are of the shape.
-  _, stored, head = _read(target, path, read_as)
-  sizes, config = head.sizes, target.model.config
-  found = near(sizes, stored.sizes, config.num_layers)
-  found |= overrides.other_positions(
-    sizes.rope_theta, sizes.rope_scaling, config
-  )
-  return overrides.options(found, read_as)
+def _near(read: modules.Read, target: TransformerConfig) -> overrides.Readings:
+  sizes = read.head.sizes
+  return near(
+    sizes, read.stored.sizes, target.num_layers
+  ) | overrides.other_positions(sizes.rope_theta, sizes.rope_scaling, target)
+
+
+alternatives = functools.partial(modules.alternatives, _read, _near)

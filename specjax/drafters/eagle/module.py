@@ -24,16 +24,16 @@ import jax
 import jax.numpy as jnp
 from jax.nn import logsumexp
 
-from specjax.drafters.heads import overrides
+from specjax.drafters.heads import files, modules, overrides
+from specjax.drafters.heads.formats import Kind
 from specjax.models import cache as caches
 from specjax.models import prefill
 from specjax.models.config import Narrowed, TransformerConfig
 from specjax.models.layers import Layer, Norm
-from specjax.models.linear import Linear, declare_weight, embed, multiply
+from specjax.models.linear import Linear, declare, embed, multiply
 from specjax.models.reduced_vocab_head import declare_places, ids, spread
 from specjax.models.rotary import Scaling
 from specjax.models.transformer import Model, Output
-from specjax.types import KV
 
 LINEAR, PAIR = 'linear', 'pair'
 ACTIVATIONS = {'silu': nn.silu, 'relu': nn.relu, 'gelu_pytorch_tanh': nn.gelu}
@@ -220,24 +220,23 @@ class Eagle(nn.Module):
     first = s.version == 1
     token = c.width if s.own_embedding else e
     carried = e if first else c.width
+    linear = functools.partial(Linear, rows=c.device.rows)
     self.layers = [
       Layer(c, i, name=f'layer{i or ""}') for i in range(c.num_layers)
     ]
     if s.join == LINEAR:
-      self.join = self._linear(token + carried, c.width, s.join_bias)
+      self.join = linear(token + carried, (c.width,), bias=s.join_bias)
     if 'token' in s.norms:
       self.norm_token = Norm(c, token)
     if 'feature' in s.norms:
       self.norm_feature = Norm(c, carried)
     if first and s.projects:
-      self.out = self._linear(c.width, e)
+      self.out = linear(c.width, (e,))
     if not first:
-      self.fuse = self._linear(len(s.taps) * e, c.width)
+      self.fuse = linear(len(s.taps) * e, (c.width,))
     if s.mask_token is not None:
       shape = (1, 1, len(s.taps) * e)
-      self.mask_hidden = self.param(
-        'mask_hidden', nn.initializers.normal(1.0), shape
-      )
+      self.mask_hidden = declare(self, 'mask_hidden', shape, start=1.0)
     if 'taps' in s.norms:
       self.norm_taps = [Norm(c, e) for _ in s.taps]
     if 'fused' in s.norms:
@@ -245,32 +244,13 @@ class Eagle(nn.Module):
     if 'last' in s.norms:
       self.norm = Norm(c)
     if s.own_embedding:
-      self.embedding = self.param(
-        'embedding',
-        nn.initializers.normal(c.width**-0.5),
-        (c.vocab_size, c.width),
-      )
+      shape = c.vocab_size, c.width
+      self.embedding = declare(self, 'embedding', shape, start=c.width**-0.5)
     if s.own_unembedding:
-      self.unembedding = declare_weight(
-        self,
-        'unembedding',
-        carried,
-        (s.draft_vocab or c.vocab_size,),
-        (None, None),
-        carried**-0.5,
-      )
+      shape = carried, s.draft_vocab or c.vocab_size
+      self.unembedding = declare(self, 'unembedding', shape)
     if s.draft_vocab:
       self.places = declare_places(self, s.draft_vocab, c.vocab_size)
-
-  def _linear(self, inputs, outputs, bias=False):
-    return Linear(
-      inputs,
-      (outputs,),
-      (None, None),
-      bias,
-      inputs**-0.5,
-      self.config.device.rows,
-    )
 
   def read(self, hidden):
     """Features [..., F] of those of the target [..., len(taps), E]."""
@@ -352,18 +332,6 @@ class Eagle(nn.Module):
     return self.head(features) if s.own_unembedding else self.last(features)
 
 
-# Options that are its layer's, under the same name.
-_LAYER = (
-  'rope_theta',
-  'rope_scaling',
-  'norm_eps',
-  'qk_norm',
-  'qkv_bias',
-  'out_bias',
-  'mlp_bias',
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Head:
   """A head for a target, as pure functions of `Params`.
@@ -383,6 +351,7 @@ class Head:
 
   def __post_init__(self):
     s, e = self.sizes, self.target.config.width
+    files.check_taps(self.target.config.num_layers, s.taps)
     as_wide = s.version == 1 and (s.join == PAIR or not s.projects)
     if as_wide and s.width != e:
       raise ValueError(
@@ -395,21 +364,12 @@ class Head:
     s, t = self.sizes, self.target.config
     if self.layer is not None:
       return dataclasses.replace(self.layer, narrowed=self.narrowed)
-    return TransformerConfig(
-      vocab_size=t.vocab_size,
-      width=s.width,
-      num_layers=s.layers,
-      num_heads=s.num_heads,
-      num_kv_heads=s.num_kv_heads,
-      head_dim=s.head_dim,
-      mlp_width=s.mlp_width,
-      max_positions=t.max_positions,
+    return modules.layer_config(
+      s,
+      t,
       native=t.native,
-      attention=t.attention,
-      device=t.device,
       narrowed=self.narrowed,
       activation=ACTIVATIONS[s.activation],
-      **{name: getattr(s, name) for name in _LAYER},
     )
 
   @functools.cached_property
@@ -537,19 +497,12 @@ class Head:
     row, column = jnp.arange(count)[:, None], jnp.arange(count)
     at = jnp.broadcast_to(column, (batch, count))
     flight = caches.empty(self.config, batch, 0, features.dtype)
-    rest, more = ((0, 0), (0, 0)), (0, count)
     made = []
     for j in range(steps):
       own = [column == row - j + k for k in range(1, j + 1)]
       sees = jnp.concatenate([column <= row - j, *own], 1)
       sees = jnp.broadcast_to(sees, (batch, *sees.shape))
-      flight = tuple(
-        KV(
-          jnp.pad(kv.k, (*rest, (0, 0), more)),
-          jnp.pad(kv.v, (*rest, more, (0, 0))),
-        )
-        for kv in flight
-      )
+      flight = caches.grow(flight, (j + 1) * count)
       features, flight = self.forward(
         params, tokens, features, at, None, None, sees, flight, j * count
       )
@@ -560,3 +513,10 @@ class Head:
   def shapes(self):
     """Shapes of the weights."""
     return overrides.shapes_of(self)
+
+
+KIND = Kind(
+  'eagle',
+  tuple(Sizes.__annotations__),
+  lambda target, config: Head(target, sizes_of(config)),
+)

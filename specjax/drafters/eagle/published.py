@@ -16,25 +16,23 @@ Layers of the target are counted in two ways. speculators' ids, and the default
 which is our tap id - 1. Ids inside `eagle_config` are of outputs: our taps.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
-from specjax.checkpoints.families import rope, values
+from specjax.checkpoints.families import conversion, values
 from specjax.checkpoints.families.llama import size_rows
 from specjax.checkpoints.families.table import (
-  GROUPS,
   KEEP,
   LINEAR,
-  WAYS,
   Tensors,
+  linear,
+  scale,
 )
-from specjax.checkpoints.families.values import attribute
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.eagle import module
-from specjax.drafters.eagle.module import PAIR, Sizes
+from specjax.drafters.eagle.module import KIND, PAIR, Head
 from specjax.drafters.heads import formats, speculators
-from specjax.drafters.heads.formats import UNUSED, Files, Format, Found, Made
-from specjax.models.config import TransformerConfig
+from specjax.drafters.heads.formats import UNUSED, Files, Format, Found
 
 FC_NORM = 'fc_norm.'  # before the numbers of norms of the target's layers
 _MASK = 'mask_hidden'
@@ -42,79 +40,34 @@ _MASK = 'mask_hidden'
 _MASK_TOKENS = 'mask_token_id', 'pard_token', 'ptd_token_id'
 
 
-def sources(
-  sizes: Sizes,
+def _table(
+  names: Iterable[str],
   vocab: int,
-  names: Collection[str],
-  layer: str,
+  layer: str = 'layers.0.',
   fused: str = 'fc',
-) -> dict[str, Tensors | Made]:
-  """Returns the tensors of every parameter that a head has.
+) -> formats.Table:
+  """Returns where the parameters of a head are.
 
   Args:
-    sizes: of the head.
-    vocab: tokens of the target.
     names: of all tensors.
+    vocab: tokens of the target.
     layer: before the names of the first layer's.
-    fused: before that of the map of the joined or fused features.
+    fused: before those of the map of the joined or fused features.
   """
-  third = sizes.version == 3
-  found: dict[str, tuple[Any, tuple[str, ...]]] = {
-    f'{"fuse" if third else "join"}/w': (LINEAR, (f'{fused}.weight',))
-  }
-  for i in range(sizes.layers):
-    found |= _layer_sources(
-      sizes, f'layer{i or ""}', f'layers.{i}.' if i else layer
-    )
-    if i:
-      norm = f'layers.{i}.input_layernorm.weight'
-      found[f'layer{i}/norm1/scale'] = KEEP, (norm,)
-  options = {
-    'join/b': (sizes.join_bias, KEEP, f'{fused}.bias'),
-    'mask_hidden': (sizes.mask_token is not None, KEEP, _MASK),
-  }
-  norms = {
-    'token': ('norm_token', f'{layer}input_layernorm'),
-    'feature': ('norm_feature', f'{layer}hidden_norm'),
-    'fused': ('norm_fused', 'input_norm'),
-    'last': ('norm', 'norm'),
-  }
-  for name, (key, tensor) in norms.items():
-    here = name in sizes.norms
-    options[f'{key}/scale'] = here, KEEP, f'{tensor}.weight'
+  table = formats.table_of(names, vocab)
+  first = {k.replace('{}', ''): x for k, x in table.items() if '{}' in k}
   for i in range(sum(FC_NORM in name for name in names)):
-    options[f'norm_taps_{i}/scale'] = True, KEEP, f'{FC_NORM}{i}.weight'
-  for key, (here, split, name) in options.items():
-    if here:
-      found[key] = split, (name,)
-  made: dict[str, Tensors | Made] = {k: Tensors(*v) for k, v in found.items()}
-  return made | formats.sources(names, sizes, vocab)
-
-
-def _layer_sources(
-  sizes: Sizes, ours: str, theirs: str
-) -> dict[str, tuple[Any, tuple[str, ...]]]:
-  """Returns the tensors of the parameters that every layer has."""
-  attention, mlp = f'{theirs}self_attn.', f'{theirs}mlp.'
-  qkv = [f'{attention}{x}_proj.' for x in 'qkv']
-  up = [f'{mlp}{x}_proj.' for x in ('gate', 'up')]
-  maps = {
-    'qkv': (GROUPS, qkv, sizes.qkv_bias),
-    'out': (LINEAR, [f'{attention}o_proj.'], sizes.out_bias),
-    'up': (WAYS, up, sizes.mlp_bias),
-    'down': (LINEAR, [f'{mlp}down_proj.'], sizes.mlp_bias),
+    first |= scale(f'{FC_NORM}{i}', f'norm_taps_{i}')
+  first |= {
+    'fuse/w': Tensors(LINEAR, (f'{fused}.weight',)),
+    'mask_hidden': Tensors(KEEP, (_MASK,)),
+    **linear('join', LINEAR, fused),
+    **scale('layers.{}.input_layernorm', 'norm_token'),
+    **scale('layers.{}.hidden_norm', 'norm_feature'),
+    **scale('input_norm', 'norm_fused'),
   }
-  found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-  for name, (split, tensors, bias) in maps.items():
-    found[f'{ours}/{name}/w'] = split, tuple(x + 'weight' for x in tensors)
-    if bias:
-      found[f'{ours}/{name}/b'] = split, tuple(x + 'bias' for x in tensors)
-  norms = {'norm2': f'{theirs}post_attention_layernorm'}
-  if sizes.qk_norm:
-    norms |= {f'{x}_norm': f'{attention}{x}_norm' for x in 'qk'}
-  for name, tensor in norms.items():
-    found[f'{ours}/{name}/scale'] = KEEP, (f'{tensor}.weight',)
-  return found
+  own = formats.rename(first, lambda name: name.replace('layers.{}.', layer))
+  return {**table, **own}
 
 
 _IDS = 'eagle_aux_hidden_state_layer_ids'
@@ -165,65 +118,37 @@ def _check_claim(files: Files, version: int) -> None:
 
 def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   """Fields of `TransformerConfig` that config.json says of the layer."""
-  rest = files.layer
+  rest = {k: v for k, v in files.layer.items() if v is not None}
   # Files leave out what is their library's default, or what tensors show.
-  apart = 'transformer_layer_config'
-  inside = (apart,) if files.attributes.get(apart) else ()
-  heads = files.take('num_attention_heads', values.size, 32, *inside)
+  layer = files._replace(attributes=rest)
+  heads = layer.take('num_attention_heads', values.size, 32)
   names = (f'self_attn.{x}_proj' for x in 'qk')
   queries, keys, inner = (
     files.shape(f'{prefix}{name}.weight', 2)[0]
     for name in (*names, 'mlp.gate_proj')
   )
-  head_dim = files.take('head_dim', values.size, queries // heads, *inside)
+  usual = max(queries // heads, 1)
+  head_dim = layer.take('head_dim', values.size, usual)
   vocab = (('t2d', 1), ('embed_tokens.weight', 2))
   known = (files.shape(*x) for x in vocab if x[0] in files.tensors)
   default = 151936 if rest.get('model_type') == 'qwen3' else 32000
-  usual = {
-    'vocab_size': next(known, (default,))[0],
-    'hidden_size': width,
-    'num_hidden_layers': 1,
-    'num_attention_heads': heads,
-    'num_key_value_heads': keys // head_dim,
-    'head_dim': head_dim,
-    'intermediate_size': inner,
-  }
-  rest = usual | {
-    k: v for k, v in rest.items() if v is not None or k not in usual
-  }
-  rows = (
-    *size_rows(2048),
-    rope.rope_row(),
-    values.SILU,
-    attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6),
+  rows = size_rows(
+    2048,
+    keys // head_dim,
+    head_dim,
+    vocab_size=next(known, (default,))[0],
+    hidden_size=width,
+    num_hidden_layers=1,
+    num_attention_heads=heads,
+    intermediate_size=inner,
   )
-  fields: dict[str, Any] = {}
-  try:
-    for row in rows:
-      fields |= row(rest, fields)
-  except ValueError as error:
-    raise CheckpointError(f'{files.directory}: config.json: {error}') from None
-  if fields['width'] != width:
-    raise CheckpointError(
-      f'{files.directory}: config.json has layers of width {fields["width"]}, '
-      f'and its tensors of width {width}: copy the config.json that is theirs'
-    )
+  fields = files.read_layers(rest, width, module.ACTIVATIONS, *rows)
   if 'sliding_attention' in (rest.get('layer_types') or ()):
     raise CheckpointError(
       f'{files.directory}: config.json has a layer with sliding attention, '
       'which no head here has'
     )
   return fields
-
-
-def _activation(files: Files, function) -> str:
-  for name, known in module.ACTIVATIONS.items():
-    if known is function:
-      return name
-  raise CheckpointError(
-    f'{files.directory}: config.json: hidden_act must be one of '
-    f'{", ".join(module.ACTIVATIONS)}'
-  )
 
 
 def _flag(files: Files, name: str, tensor: str = '') -> bool:
@@ -241,26 +166,15 @@ def _flag(files: Files, name: str, tensor: str = '') -> bool:
 
 
 def _taps(files: Files, count: int) -> tuple[int, ...]:
-  """Layers of the target that are read; () where nothing says so."""
-  layers = files.target and files.target.num_layers
-  taps = files.take(_IDS, values.layers, None, 'eagle_config')
+  """Layers of the target that are read."""
   ids = files.take(_IDS, values.layers, None)
-  if ids is None and taps is None and layers:
-    ids = [2, layers // 2, layers - 3]
   if ids is not None:
-    taps = [i - 1 for i in ids]
-  if taps is None:
-    return ()
-  told = f'{files.directory}: {_IDS} {[*(taps if ids is None else ids)]}'
-  if len(taps) != count:
-    raise CheckpointError(
-      f'{told} are {len(taps)} layers of the target, and fc reads {count}'
-    )
-  if min(taps) < 0 or (layers and max(taps) >= layers):
-    raise CheckpointError(
-      f'{told} name layers that do not exist: the target has {layers}'
-    )
-  return tuple(taps)
+    return files.read_taps(_IDS, ids, 1, count)
+  taps = files.take(_IDS, values.layers, None, 'eagle_config')
+  if taps is not None:
+    return files.read_taps(_IDS, taps, 0, count)
+  layers = files.target.num_layers
+  return files.read_taps(_IDS, [2, layers // 2, layers - 3], 1, count)
 
 
 def _mask_token(files: Files, vocab: int) -> int | None:
@@ -317,55 +231,47 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     options['mask_token'] = _mask_token(files, vocab)
     name = name if options['mask_token'] is None else 'P-EAGLE'
   else:
-    last = files.target.num_layers - 1 if files.target else 0
-    options['taps'] = (last,)
+    options['taps'] = (files.target.num_layers - 1,)
   attention = f'{layer}self_attn.'
   config = {
-    'kind': 'eagle',
+    **fields,
     'version': version,
-    'vocab_size': vocab,
-    'layers': fields['num_layers'],
-    **{
-      key: fields[key]
-      for key in (
-        'width', 'num_heads', 'num_kv_heads', 'head_dim', 'mlp_width',
-        'rope_theta', 'rope_scaling', 'norm_eps',
-      )
-    },
-    'activation': _activation(files, fields['activation']),
     'join_bias': f'{fused}.bias' in tensors,
-    'own_embedding': 'embed_tokens.weight' in tensors,
     'qk_norm': f'{attention}q_norm.weight' in tensors,
     'qkv_bias': f'{attention}q_proj.bias' in tensors,
     'out_bias': f'{attention}o_proj.bias' in tensors,
     'mlp_bias': f'{layer}mlp.down_proj.bias' in tensors,
     **formats.options(files, vocab),
     **options,
-  }  # fmt: skip
-  found = sources(module.sizes_of(config), vocab, tensors, layer, fused)
-  whole = () if config.get('draft_vocab') else ('d2t',)
+  }
   return Found(
     name,
-    'eagle',
     config,
-    found,
+    _table(tensors, vocab, layer, fused),
     features,
     vocab,
     files.verifier,
     fields['max_positions'],
-    UNUSED + whole,
+    UNUSED,
   )
+
+
+# Of config.json, the norm that each adds, and its tensor if it has one.
+_SWITCHES = {
+  'norm_before_residual': ('residual', ''),
+  'norm_before_fc': ('fused', 'input_norm.weight'),
+  'fc_norm': ('taps', f'{FC_NORM}0.weight'),
+  'norm_output': ('carried', ''),
+}
 
 
 def _norms(files: Files) -> tuple[str, ...]:
   """Returns the norms of a head of version 3."""
-  switches = {
-    'residual': _flag(files, 'norm_before_residual'),
-    'fused': _flag(files, 'norm_before_fc', 'input_norm.weight'),
-    'taps': _flag(files, 'fc_norm', f'{FC_NORM}0.weight'),
-    'carried': _flag(files, 'norm_output'),
-  }
-  more = (name for name, here in switches.items() if here)
+  more = (
+    norm
+    for name, (norm, tensor) in _SWITCHES.items()
+    if _flag(files, name, tensor)
+  )
   return ('token', 'feature', 'last', *more)
 
 
@@ -381,32 +287,21 @@ def _first(files: Files, name: str) -> Found:
 FORMATS = (
   Format(
     'EAGLE-3',
+    KIND,
     _is_third,
     lambda files, name: _describe(files, name, 3, join=PAIR),
   ),
-  Format('EAGLE-1', _is_first, _first),
+  Format('EAGLE-1', KIND, _is_first, _first),
 )
 
 
-_LAYER = 'layers.0.'
-_SWITCHES = {
-  'norm_before_residual': 'residual',
-  'norm_before_fc': 'fused',
-  'fc_norm': 'taps',
-  'norm_output': 'carried',
-}
-
-
-def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
+def form(head: Head) -> speculators.Form:
   """The form in which speculators has a head of EAGLE-3 or P-EAGLE.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
 
   Raises:
     ValueError: the form does not have an option of the head.
   """
+  sizes, target = head.sizes, head.target.config
   wrong = {
     'version': sizes.version != 3,
     'join': sizes.join != PAIR,
@@ -428,20 +323,18 @@ def form(sizes: Sizes, target: TransformerConfig) -> speculators.Form:
   return speculators.Form(
     'peagle' if masked else 'eagle3',
     'PEagleSpeculator' if masked else 'Eagle3Speculator',
-    speculators.layer_config(
-      sizes,
-      target,
-      hidden_size=sizes.width,
-      hidden_act=sizes.activation,
-      attention_bias=sizes.qkv_bias,
-      mlp_bias=sizes.mlp_bias,
-    ),
+    conversion.llama_attributes(head.config)
+    | {
+      'hidden_act': sizes.activation,
+      'attention_bias': sizes.qkv_bias,
+      'mlp_bias': sizes.mlp_bias,
+    },
     {
       **({'mask_token_id': sizes.mask_token} if masked else {}),
       # Of what a layer reads; ours are of what it returns.
       _IDS: [tap + 1 for tap in sizes.taps],
-      **{switch: name in sizes.norms for switch, name in _SWITCHES.items()},
+      **{k: norm in sizes.norms for k, (norm, _) in _SWITCHES.items()},
     },
-    sources(sizes, target.vocab_size, names, _LAYER),
+    _table(names, target.vocab_size),
     sizes.draft_vocab,
   )

@@ -7,9 +7,7 @@ fingerprint, and `model.safetensors`; or one of others, see `published`.
 import json
 import math
 import pathlib
-import shutil
-import uuid
-import warnings
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,9 +19,13 @@ from flax import traverse_util
 
 from specjax import checkpoints
 from specjax.arguments import check_path
-from specjax.checkpoints import precision
-from specjax.checkpoints.files import CONFIG, WEIGHTS
-from specjax.drafters.heads import overrides, published
+from specjax.checkpoints.files import (
+  CONFIG,
+  WEIGHTS,
+  CheckpointError,
+  read_json,
+)
+from specjax.drafters.heads import published
 from specjax.types import Target
 
 
@@ -40,16 +42,22 @@ def check_taps(layers: int, taps: tuple[int, ...]) -> None:
     )
 
 
-def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
-  """Writes a head into a new directory, its weights in 16 bits.
+def save(
+  path: str | pathlib.Path,
+  config: Mapping[str, Any],
+  params: Any,
+  dtype: str = 'float16',
+) -> None:
+  """Writes a head into a new directory.
 
   The directory appears at once or not at all.
 
   Args:
     path: the directory; it must not exist.
-    config: as JSON, with `kind` and `target` (the fingerprint of its
-      checkpoint, see `checkpoints.fingerprint`).
+    config: as JSON; a head of our own form has its `kind` and `target` (the
+      fingerprint of its checkpoint, see `checkpoints.fingerprint`).
     params: nested dictionaries of arrays.
+    dtype: of floats in the file.
 
   Raises:
     ValueError: the place is taken.
@@ -58,18 +66,15 @@ def save(path: str | pathlib.Path, config: Mapping[str, Any], params) -> None:
   if folder.exists():
     raise ValueError(f'{folder} exists; remove it or save elsewhere')
   flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
-  arrays = {name: _in(np.float16, np.asarray(x)) for name, x in flat.items()}
+  arrays = {name: _in(dtype, np.asarray(x)) for name, x in flat.items()}
   folder.parent.mkdir(parents=True, exist_ok=True)
-  partial = folder.with_name(f'.{folder.name}.{uuid.uuid4().hex}')
-  partial.mkdir()
-  try:
-    text = json.dumps(dict(config), indent=1)
-    (partial / CONFIG).write_text(text + '\n')
-    safetensors.numpy.save_file(arrays, partial / WEIGHTS)
-    partial.rename(folder)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
+  hidden = f'.{folder.name}.'
+  with tempfile.TemporaryDirectory(None, hidden, folder.parent) as scratch:
+    made = pathlib.Path(scratch, folder.name)
+    made.mkdir()
+    (made / CONFIG).write_text(json.dumps(dict(config), indent=1) + '\n')
+    safetensors.numpy.save_file(arrays, made / WEIGHTS, {'format': 'pt'})
+    made.rename(folder)
 
 
 def _in(dtype, x):
@@ -86,7 +91,7 @@ class Description(NamedTuple):
   dtype: that they are stored in.
   taps: layers of the target that it reads; () where the kind decides it.
   verifier: the target that a published one names; empty where it names none.
-  pairing: as that of `Loaded`.
+  pairing: as of `types.LoadedDrafter`.
   notes: what is doubtful about it for the target.
   """
 
@@ -104,20 +109,19 @@ def kind_of(path: str | pathlib.Path) -> str:
   """The module of `drafters` that loads a directory; `lm` where it is no head.
 
   Raises:
-    CheckpointError: it is a head, and damaged.
+    CheckpointError: its weights cannot be read.
   """
   if kind := _own_kind(path):
     return kind
-  found = published.find(path)
-  return found.kind if found else 'lm'
+  found = published.recognise(path)
+  return found[0].kind.name if found else 'lm'
 
 
 def _own_kind(path: str | pathlib.Path) -> str | None:
   """That of a head that was trained here."""
   try:
-    config = json.loads((pathlib.Path(path) / CONFIG).read_text())
-    return config.get('kind')
-  except (OSError, ValueError, AttributeError):
+    return read_json(pathlib.Path(path) / CONFIG).get('kind')
+  except CheckpointError:
     return None  # Whoever reads it says so.
 
 
@@ -133,20 +137,17 @@ def describe(path: str | pathlib.Path, target: Target) -> Description | None:
     count = sum(math.prod(x.shape) for x in tensors)
     taps = tuple(config.get('taps', ()))
     return Description(kind, 'specjax', count, 'float16', taps)
-  found = published.find(path, target.model.config)
+  found = published.find(path, target.model)
   if found is None:
     return None
-  if taps := tuple(found.config.get('taps', ())):
-    check_taps(target.model.config.num_layers, taps)
   return Description(
     found.kind,
     found.format,
-    found.parameters,
-    found.dtype,
-    taps,
+    *found.measure(),
+    tuple(found.config.get('taps', ())),
     found.verifier,
     published.UNVERIFIED,
-    published.check(found, target),
+    published.doubts(found, target),
   )
 
 
@@ -170,10 +171,7 @@ def read_config(path: str | pathlib.Path, kind: str) -> dict[str, Any]:
     raise ValueError(
       f'{file} is missing: give the directory of a trained {kind} head'
     )
-  try:
-    config = json.loads(file.read_text())
-  except json.JSONDecodeError as error:
-    raise ValueError(f'{file} is no JSON: {error}') from error
+  config = read_json(file)
   stored_kind = config.get('kind') or kind_of(path)
   if stored_kind != kind:
     raise ValueError(
@@ -217,66 +215,6 @@ def read(
   flat = safetensors.numpy.load_file(file)
   weights = jax.device_put({k: _in(dtype, x) for k, x in flat.items()})
   return config, traverse_util.unflatten_dict(weights, sep='.')
-
-
-class Loaded(NamedTuple):
-  """A head that is read.
-
-  config: as its config.json has it, or would have, had it been trained here.
-  params: its weights, whole.
-  pairing: how sure it is that the head is for the target: empty where its
-    fingerprint says so, `published.UNVERIFIED` where it has none.
-  read_as: the configuration that it is to be read with.
-  """
-
-  config: dict[str, Any]
-  params: Any
-  pairing: str
-  read_as: dict[str, Any]
-
-
-def load(
-  path: str | pathlib.Path,
-  kind: str,
-  target: Target,
-  shapes: Callable[[dict[str, Any]], Any],
-  dtype: str = '',
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-) -> Loaded:
-  """A head for a target: one that was trained here, or a published one.
-
-  Args:
-    path: its directory, or the name of its model on the Hugging Face Hub.
-    kind: of head that is wanted.
-    target: what it is to draft for.
-    shapes: (config) -> shapes of its weights, nested as they are.
-    dtype: of the weights; by default the target's.
-    read_as: values that replace those of its configuration.
-
-  Raises:
-    ValueError: there is none, or it is of another kind, for another target, or
-      damaged, or cannot be read so. What is doubtful about a published one is
-      warned of.
-  """
-  check_path(path, f'a trained {kind} head')
-  place = checkpoints.resolve(path, of_head=True)
-  dtype = precision.check_dtype(dtype or target.dtype)
-  found = published.find(place, target.model.config)
-  if found is None:
-    config, params = read(path, kind, target.fingerprint, dtype)
-    params = fit(params, shapes(config), path)
-    changed = overrides.change(config, read_as, shapes, params)
-    return Loaded(config, params, '', changed)
-  if found.kind != kind:
-    raise ValueError(
-      f'{path} holds no {kind} head, but {found.format}: load it with '
-      f'specjax.drafters.{found.kind}.load'
-    )
-  for note in published.check(found, target):
-    warnings.warn(note, published.PairingWarning, stacklevel=3)
-  params = published.read(found, shapes(found.config), dtype)
-  changed = overrides.change(found.config, read_as, shapes, params)
-  return Loaded(found.config, params, published.UNVERIFIED, changed)
 
 
 def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:

@@ -3,7 +3,8 @@
 import collections
 import math
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -11,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import parameters
-from specjax.checkpoints.families import values
-from specjax.checkpoints.families.table import KEEP, LINEAR, Tensors
+from specjax.checkpoints.families import conversion, llama, rope, values
+from specjax.checkpoints.families.table import Row, Tensors
 from specjax.checkpoints.files import (
   CONFIG,
   CheckpointError,
@@ -23,6 +24,7 @@ from specjax.checkpoints.files import (
 from specjax.checkpoints.precision import STORED
 from specjax.models import reduced_vocab_head
 from specjax.models.config import TransformerConfig
+from specjax.models.transformer import Model
 
 # Tensors of which no kind of head makes a parameter.
 UNUSED = (
@@ -30,6 +32,7 @@ UNUSED = (
   'verifier_norm.weight',
   'verifier_lm_head.weight',
   't2d',
+  'd2t',  # Of a head that has all tokens.
 )
 
 
@@ -54,18 +57,36 @@ class Made(NamedTuple):
   names: tuple[str, ...]
 
 
+# The tensors of every parameter that a head may have, as of a `Family`.
+Table = Mapping[str, Tensors | Made]
+
+
+class Kind(NamedTuple):
+  """A kind of head that has files of its own.
+
+  name: the module of `drafters` that loads it.
+  fields: names of its configuration that may be read otherwise.
+  make(target, config) -> head: for a target, as a configuration says; it has
+    `shapes()` of its weights. Raises a ValueError where there is no such head.
+  """
+
+  name: str
+  fields: tuple[str, ...]
+  make: Callable[[Model, Mapping[str, Any]], Any]
+
+
 class Files(NamedTuple):
   """The content of a directory, without the numbers.
 
   attributes: of config.json.
   tensors: by name, without a prefix that all of them share.
-  target: configuration of the model to draft for; None where it is not known.
+  target: configuration of the model to draft for.
   """
 
   directory: pathlib.Path
   attributes: dict[str, Any]
   tensors: Mapping[str, Tensor]
-  target: TransformerConfig | None = None
+  target: TransformerConfig
 
   def take(
     self, name: str, decode: Callable[[Any], Any], default: Any, *inside: str
@@ -117,53 +138,139 @@ class Files(NamedTuple):
       )
     return shape
 
+  def read_layers(
+    self,
+    attributes: Mapping[str, Any],
+    width: int,
+    activations: Iterable[str],
+    *rows: Row,
+  ) -> dict[str, Any]:
+    """Fields of `TransformerConfig` that config.json says of the layers.
+
+    Args:
+      attributes: of the layers.
+      width: of their tensors.
+      activations: names of those that there are; the field is one of these.
+      *rows: of what is read besides positions, activation and norms.
+
+    Raises:
+      CheckpointError: names the attribute.
+    """
+    told, rest = f'{self.directory}: {CONFIG}', dict(attributes)
+    norm = values.attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6)
+    fields: dict[str, Any] = {}
+    try:
+      for row in (*rows, rope.rope_row(), values.SILU, norm):
+        fields |= row(rest, fields)
+    except ValueError as error:
+      raise CheckpointError(f'{told}: {error}') from None
+    if fields['width'] != width:
+      raise CheckpointError(
+        f'{told} has layers of width {fields["width"]}, and its tensors of '
+        f'width {width}: copy the {CONFIG} that is theirs'
+      )
+    if fields['head_dim'] % 2:
+      raise CheckpointError(
+        f'{told} makes head_dim {fields["head_dim"]}, which must be even: copy '
+        f'the {CONFIG} that is of the tensors'
+      )
+    for name in activations:
+      if values.ACTIVATIONS[name] is fields['activation']:
+        return fields | {'layers': fields['num_layers'], 'activation': name}
+    raise CheckpointError(
+      f'{told}: hidden_act must be one of {", ".join(activations)}'
+    )
+
+  def read_taps(
+    self, name: str, ids: Sequence[int], first: int, count: float
+  ) -> tuple[int, ...]:
+    """Layers of the target that are read.
+
+    Args:
+      name: of the attribute that names them.
+      ids: its value.
+      first: that of the first layer's output.
+      count: of the layers that the tensor fc reads.
+
+    Raises:
+      CheckpointError: they are others, or the target has them not.
+    """
+    told = f'{self.directory}: {CONFIG}: {name} {[*ids]}'
+    if len(ids) != count:
+      raise CheckpointError(
+        f'{told} are {len(ids)} layers of the target, and fc reads {count:g}'
+      )
+    taps, layers = tuple(i - first for i in ids), self.target.num_layers
+    if min(taps) < 0 or max(taps) >= layers:
+      raise CheckpointError(
+        f'{told} name layers that do not exist: the target has {layers}'
+      )
+    return taps
+
 
 class Found(NamedTuple):
   """A published head, of which no numbers have been read.
 
   format: its name, for people.
-  kind: of head, as `heads.files` calls it; also the module that drafts.
   config: as one of our own has it in config.json, but with Python's values.
-  sources: of each parameter, '/' between the keys.
+  table: where its parameters are.
   width: of the target's features.
   vocab_size: of the target.
   verifier: the target that config.json names; empty where it names none.
   positions: longest text of its training; None where nothing says so.
   unused: names of tensors that are of no parameter, and endings of such names.
+  kind: the module of `drafters` that loads it.
   directory: where it lies.
-  parameters: numbers in its tensors.
-  dtype: that most of them have.
+  sources: of each parameter that it has, '/' between the keys; see `match`.
+  shapes: of these.
+  tensors: by name.
   """
 
   format: str
-  kind: str
   config: dict[str, Any]
-  sources: Mapping[str, Tensors | Made]
+  table: Table
   width: int
   vocab_size: int
   verifier: str = ''
   positions: int | None = None
   unused: tuple[str, ...] = ()
+  kind: str = ''
   directory: pathlib.Path = pathlib.Path()
-  parameters: int = 0
-  dtype: str = 'float32'
+  sources: Table = types.MappingProxyType({})
+  shapes: Mapping[str, Any] = types.MappingProxyType({})
+  tensors: Mapping[str, Tensor] = types.MappingProxyType({})
 
   @property
   def names(self) -> set[str]:
     """The names of the tensors that its parameters are made of."""
     return {name for source in self.sources.values() for name in source.names}
 
+  @property
+  def plain(self) -> dict[str, Tensors]:
+    """The sources of the parameters that are not calculated."""
+    return {k: x for k, x in self.sources.items() if isinstance(x, Tensors)}
+
+  def measure(self) -> tuple[int, str]:
+    """Returns how many numbers it has, and the type that most of them have."""
+    counts: collections.Counter[str] = collections.Counter()
+    for name in self.names:
+      counts[self.tensors[name].dtype] += math.prod(self.tensors[name].shape)
+    ((most, _),) = counts.most_common(1)
+    return counts.total(), STORED.get(most, most)
+
 
 class Format(NamedTuple):
-  """A row of the table.
+  """A row of the table of formats.
 
   name: for people.
+  kind: of head.
   holds(names) -> bool: whether these are the tensors of such a head.
   describe(files, name) -> Found: raises a CheckpointError where the files are
     no head that can be read.
   """
 
   name: str
+  kind: Kind
   holds: Callable[[frozenset[str]], bool]
   describe: Callable[[Files, str], Found]
 
@@ -178,43 +285,45 @@ def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
   return {name.removeprefix('model.'): x for name, x in tensors.items()}
 
 
-def measure(found: Found, tensors: Mapping[str, Tensor]) -> Found:
-  """Adds the number of parameters, and the type they are stored in."""
-  counts: collections.Counter[str] = collections.Counter()
-  for name in found.names:
-    counts[tensors[name].dtype] += math.prod(tensors[name].shape)
-  ((most, _),) = counts.most_common(1)
-  dtype = STORED.get(most, most)
-  return found._replace(parameters=counts.total(), dtype=dtype)
+def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
+  """Finds the tensors of the parameters of a head; few numbers are read.
 
-
-def check_names(found: Found, tensors: Mapping[str, Tensor]) -> None:
-  """Raises unless parameters and tensors belong together one by one.
+  Args:
+    found: the head, as its format describes it.
+    tensors: of the directory, by name.
+    head: what it is for its target.
 
   Raises:
-    CheckpointError: names what is missing and what is left.
+    CheckpointError: parameters and tensors do not belong together one by one,
+      tensors have other shapes or types, or those that are calculated with are
+      damaged; names them.
   """
+  shapes = flax.traverse_util.flatten_dict(head.shapes(), sep='/')
+  sources = conversion.fill(found.table, shapes)
+  found = found._replace(sources=sources, shapes=shapes, tensors=tensors)
+  used = found.names
   unset = [
     f'{key} ({name})'
-    for key, source in found.sources.items()
+    for key, source in sources.items()
     for name in source.names
     if name not in tensors
   ]
   rest = [
     name
     for name in tensors
-    if name not in found.names and not name.endswith(found.unused or ('\n',))
+    if name not in used and not name.endswith(found.unused or ('\n',))
   ]
   if unset or rest:
     raise CheckpointError(
       f'{found.directory}: its tensors are not those of {found.format}; unset '
       f'parameters: {shorten(unset)}; unused tensors: {shorten(rest)}'
     )
+  parameters.check_tensors(found.plain, shapes, tensors)
+  _calculate(found)
+  return found
 
 
-def calculate(
-  found: Found, tensors: Mapping[str, Tensor]
-) -> dict[str, np.ndarray]:
+def _calculate(found: Found) -> dict[str, Any]:
   """The parameters that are calculated, where their tensors are here.
 
   Raises:
@@ -222,53 +331,37 @@ def calculate(
   """
   params = {}
   for key, source in found.sources.items():
-    whole = [tensors[name] for name in source.names]
+    whole = [found.tensors[name] for name in source.names]
     if not isinstance(source, Made) or any(x.file is None for x in whole):
       continue
     arrays = (x.read((slice(None),) * len(x.shape)) for x in whole)
     try:
-      params[key] = source.make(*arrays)
+      params[key] = jnp.asarray(source.make(*arrays))
     except ValueError as error:
       raise CheckpointError(f'{found.directory}: {error}') from None
   return params
 
 
-def read(found: Found, shapes: Any, dtype: Any) -> Any:
-  """The parameters of a head.
-
-  Args:
-    found: the head.
-    shapes: of its parameters, nested as they are.
-    dtype: of all but those that are calculated.
-
-  Raises:
-    CheckpointError: the files are damaged, or the shapes are others.
-  """
-  flat = flax.traverse_util.flatten_dict(shapes, sep='/')
-  if odd := flat.keys() ^ found.sources.keys():
-    raise CheckpointError(
-      f'{found.directory}: no tensors are known for {shorten(sorted(odd))}'
-    )
-  plain = {
-    key: source
-    for key, source in found.sources.items()
-    if not isinstance(source, Made)
-  }
-  tensors = open_head(found.directory)
-  check_names(found, tensors)
-  params = parameters.read_parameters(plain, flat, tensors, dtype)
-  params |= {k: jnp.asarray(x) for k, x in calculate(found, tensors).items()}
-  return flax.traverse_util.unflatten_dict(params, sep='/')
+def read(found: Found, dtype: Any) -> Any:
+  """The parameters of a head, those that are calculated of their own type."""
+  params = parameters.read_parameters(
+    found.plain, found.shapes, found.tensors, dtype
+  )
+  return flax.traverse_util.unflatten_dict(params | _calculate(found), sep='/')
 
 
 def options(files: Files, vocab: int) -> dict[str, Any]:
-  """Which tokens a head has logits of, as options of its sizes."""
+  """Which tokens a head embeds and has logits of, as options of its sizes."""
   tensors = files.tensors
-  if 'lm_head.weight' not in tensors:
-    return {'own_unembedding': False}
+  made = {
+    'own_embedding': 'embed_tokens.weight' in tensors,
+    'own_unembedding': 'lm_head.weight' in tensors,
+  }
+  if not made['own_unembedding']:
+    return made
   count = files.shape('lm_head.weight', 2)[0]
   if count == vocab:
-    return {'own_unembedding': True}
+    return made
   if 'd2t' not in tensors:
     raise CheckpointError(
       f'{files.directory}: lm_head has {count} of {vocab} tokens, and d2t, '
@@ -280,7 +373,7 @@ def options(files: Files, vocab: int) -> dict[str, Any]:
         f'{files.directory}: {name} has shape {tensors[name].shape}, and '
         f'lm_head {count} of {vocab} tokens: they are of different heads'
       )
-  return {'own_unembedding': True, 'draft_vocab': count}
+  return made | {'draft_vocab': count}
 
 
 def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
@@ -295,24 +388,26 @@ def _places(d2t: np.ndarray, t2d: np.ndarray | None, vocab: int) -> np.ndarray:
   return where
 
 
-def sources(
-  names: Collection[str], sizes: Any, vocab: int
-) -> dict[str, Tensors | Made]:
-  """The tensors of the parameters that a head's sizes say are its own.
+def rename(table: Table, change: Callable[[str], str]) -> dict[str, Any]:
+  """Returns a table with other names of tensors."""
+  return {
+    key: source._replace(names=tuple(map(change, source.names)))
+    for key, source in table.items()
+  }
+
+
+_LLAMA = rename(llama.SOURCES, lambda name: name.removeprefix('model.'))
+
+
+def table_of(names: Iterable[str], vocab: int) -> Table:
+  """Where a head has what a Llama has, too, and the places of its tokens.
 
   Args:
     names: of all tensors.
-    sizes: of the head, of either kind.
     vocab: tokens of the target.
   """
-  made: dict[str, Tensors | Made] = {}
-  if sizes.own_embedding:
-    made['embedding'] = Tensors(KEEP, ('embed_tokens.weight',))
-  if sizes.own_unembedding:
-    made['unembedding'] = Tensors(LINEAR, ('lm_head.weight',))
-  if sizes.draft_vocab:
-    made['places'] = Made(
-      lambda d2t, t2d=None: _places(d2t, t2d, vocab),
-      tuple(name for name in ('d2t', 't2d') if name in names),
-    )
-  return made
+  places = Made(
+    lambda d2t, t2d=None: _places(d2t, t2d, vocab),
+    tuple(name for name in ('d2t', 't2d') if name in names),
+  )
+  return _LLAMA | {'places': places}

@@ -1,6 +1,8 @@
-"""Heads that are a module with sizes: read from files, and read otherwise."""
+"""Heads that draft for a target: read from files, and read otherwise."""
 
 import dataclasses
+import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,63 +11,201 @@ import numpy as np
 from flax import traverse_util
 
 from specjax import checkpoints
-from specjax.drafters.heads import files, overrides
-from specjax.drafters.heads.files import Loaded
+from specjax.arguments import check_path, check_target
+from specjax.checkpoints import precision
+from specjax.drafters.heads import files, formats, overrides, published
+from specjax.drafters.heads.formats import Kind
+from specjax.drafters.heads.frequencies import Reduction
+from specjax.drafters.shapes import shape
 from specjax.models import linear, low_bits, reduced_vocab_head
-from specjax.models.transformer import Model
+from specjax.models.config import TransformerConfig
 from specjax.types import Target
+
+
+def layer_config(
+  sizes: Any, target: TransformerConfig, **own: Any
+) -> TransformerConfig:
+  """The configuration of a head's layers.
+
+  Args:
+    sizes: of the head; those that a model has, too, are of its layers.
+    target: of its target.
+    **own: other fields.
+  """
+  known = {field.name for field in dataclasses.fields(TransformerConfig)}
+  same = {name: x for name, x in vars(sizes).items() if name in known}
+  given: dict[str, Any] = {'num_layers': sizes.layers, **same, **own}
+  for name in ('vocab_size', 'max_positions', 'attention', 'device'):
+    given[name] = getattr(target, name)
+  return TransformerConfig(**given)
 
 
 class Read(NamedTuple):
   """A head that was read.
 
-  loaded: its configuration, and its weights.
+  config: as its config.json has it, or would have, had it been trained here.
+  params: its weights.
+  pairing: how sure it is that the head is for the target: empty where its
+    fingerprint says so, `published.UNVERIFIED` where it has none.
   stored: the head that its files name.
   head: the one that it is to be read as.
   """
 
-  loaded: Loaded
+  config: dict[str, Any]
+  params: Any
+  pairing: str
   stored: Any
   head: Any
 
 
 def read(
-  kind: str,
-  head: Callable[[Model, Any], Any],
-  sizes: type,
+  kind: Kind,
   target: Target,
   path: str,
   read_as: Mapping[str, Any] = overrides.AS_STORED,
   dtype: str = '',
 ) -> Read:
-  """A head for a target.
+  """A head for a target: one that was trained here, or a published one.
 
   Args:
     kind: of head that is wanted.
-    head: (model of the target, sizes) -> the head, with shapes() of weights.
-    sizes: class of its sizes, which have `taps`.
     target: what it is to draft for.
-    path: directory of the head, or its name on the Hub.
-    read_as: values of the sizes that are read otherwise.
-    dtype: of its weights; by default the target's.
+    path: its directory, or the name of its model on the Hugging Face Hub.
+    read_as: values that replace those of its configuration.
+    dtype: of the weights; by default the target's.
 
   Raises:
-    ValueError: no such head, one for another target, or taps that the target
-      has not.
+    ValueError: there is none, or it is of another kind, for another target, or
+      damaged, or cannot be read so. What is doubtful about a published one is
+      warned of.
   """
-  overrides.check(read_as, sizes.__annotations__)
-  config = target.model.config
+  overrides.check(read_as, kind.fields)
+  check_path(path, f'a trained {kind.name} head')
+  place = checkpoints.resolve(path, of_head=True)
+  dtype = precision.check_dtype(dtype or target.dtype)
+  make = functools.partial(kind.make, target.model)
+  found = published.find(place, target.model)
+  if found is None:
+    config, params = files.read(path, kind.name, target.fingerprint, dtype)
+    params = files.fit(params, make(config).shapes(), path)
+    return interpret(make, config, params, '', read_as)
+  if found.kind != kind.name:
+    raise ValueError(
+      f'{path} holds no {kind.name} head, but {found.format}: load it with '
+      f'specjax.drafters.{found.kind}.load'
+    )
+  for note in published.doubts(found, target):
+    warnings.warn(note, published.PairingWarning, stacklevel=3)
+  params = formats.read(found, dtype)
+  return interpret(make, found.config, params, published.UNVERIFIED, read_as)
 
-  def make(values: Mapping[str, Any]) -> Any:
-    made: Any = overrides.pick(sizes, values)
-    files.check_taps(config.num_layers, made.taps)
-    return head(target.model, made)
 
-  def shapes(values: Mapping[str, Any]) -> Any:
-    return make(values).shapes()
+def interpret(
+  make: Callable[[Mapping[str, Any]], Any],
+  config: dict[str, Any],
+  params: Any,
+  pairing: str,
+  read_as: Mapping[str, Any],
+) -> Read:
+  """Weights as the head that their files name, with other values.
 
-  loaded = files.load(path, kind, target, shapes, dtype, read_as)
-  return Read(loaded, make(loaded.config), make(loaded.read_as))
+  Args:
+    make: (config) -> the head, see `Kind`.
+    config: as the files have it.
+    params: the weights.
+    pairing: see `Read`.
+    read_as: the other values, by name.
+
+  Raises:
+    ValueError: they need other weights.
+  """
+  head = make({**config, **read_as})
+  if read_as:
+    need, have = (
+      {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
+      for t in (head.shapes(), params)
+    )
+    if lacking := [name for name in need if have.get(name) != need[name]]:
+      raise ValueError(
+        f'read_as: {dict(read_as)} needs other weights than the head has: '
+        f'{", ".join(lacking)}'
+      )
+  return Read(config, params, pairing, make(config), head)
+
+
+# (target, path, other values, type of weights) -> the head, as `read` does.
+Reader = Callable[..., Read]
+
+
+class Options(NamedTuple):
+  """Options of the `load` of a head, beside those of `Reduction` and `Shape`.
+
+  dtype: of its weights; by default the target's.
+  bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
+    weights are of few bits.
+  read_as: values that replace those of its files, where these are wrong:
+    `specjax probe` finds out.
+  """
+
+  dtype: str = ''
+  bits: int | None = None
+  read_as: Mapping[str, Any] = overrides.AS_STORED
+
+
+def load_head(
+  reader: Reader,
+  target: Target,
+  path: str,
+  options: Mapping[str, Any],
+  reduces: bool = True,
+) -> tuple[Read, dict[str, Any]]:
+  """A head that is ready to draft, and the options that are of its shape.
+
+  Args:
+    reader: see `Reader`.
+    target: what is drafted for.
+    path: directory of the head, or its name on the Hub.
+    options: of `Options`, `Reduction` and `shapes.shape.Shape`.
+    reduces: whether it takes those of `Reduction`.
+
+  Raises:
+    ValueError: an option is unknown or impossible, or as `reader` and
+      `keep_tokens`.
+  """
+  own = overrides.pick(Options, options)
+  reduction = overrides.pick(Reduction, options if reduces else {})
+  taken = {*Options._fields, *(vars(reduction) if reduces else ())}
+  rest = {name: x for name, x in options.items() if name not in taken}
+  shape.check(target, rest)
+  bits = choose_bits(target, own.bits)
+  kept = reduction.choose(target)
+  read = reader(target, path, own.read_as, own.dtype)
+  read = keep_tokens(read, target, kept)
+  return read._replace(params=lay(read.params, target, bits)), rest
+
+
+def alternatives(
+  reader: Reader,
+  near: Callable[[Read, TransformerConfig], overrides.Readings],
+  target: Target,
+  path: str = '',
+  read_as: Mapping[str, Any] = overrides.AS_STORED,
+  **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Other options for `load`, one mistake away, by what they change.
+
+  Args:
+    reader: see `Reader`.
+    near: (head, configuration of the target) -> other readings of its weights.
+    target: what is drafted for.
+    path: directory of the head, or its name on the Hub.
+    read_as: the reading that the others are near to.
+    **options: others of `load`, which do not matter here.
+  """
+  del options
+  check_target(target)
+  found = near(reader(target, path, read_as), target.model.config)
+  return overrides.options(found, read_as)
 
 
 def choose_bits(target: Target, bits: int | None) -> int:
@@ -122,7 +262,7 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
       f'vocabulary: the head has logits of {sizes.draft_vocab} tokens already; '
       'leave it out'
     )
-  params = read.loaded.params
+  params = read.params
   if sizes.own_unembedding:
     whole = params['unembedding']
   elif config.logit_cap or config.head_scale or config.head_bias:
@@ -135,10 +275,7 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
     of_target = target.params
     if of_target is None:
       _, of_target = checkpoints.load(target.path, target.dtype)
-    if config.tied_embeddings:
-      whole = linear.head_of(of_target['embedding'])
-    else:
-      whole = of_target['unembedding']
+    whole = linear.output_layer(of_target)
   smaller = dataclasses.replace(
     sizes, own_unembedding=True, draft_vocab=len(kept)
   )
@@ -151,7 +288,5 @@ def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:
   params = traverse_util.unflatten_dict(flat) | {
     'places': jnp.asarray(reduced_vocab_head.places(kept, config.vocab_size))
   }
-  return read._replace(
-    loaded=read.loaded._replace(params=params),
-    head=dataclasses.replace(read.head, sizes=smaller),
-  )
+  head = dataclasses.replace(read.head, sizes=smaller)
+  return read._replace(params=params, head=head)

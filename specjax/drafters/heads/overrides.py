@@ -7,11 +7,10 @@ readings; who knows that files are wrong names the right one.
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import jax
-from flax import traverse_util
 
 from specjax.models.config import TransformerConfig
 from specjax.models.rotary import Scaling
@@ -57,38 +56,6 @@ def pick(kind: type[T], config: Mapping[str, Any]) -> T:
   known = {n: config[n] for n in kind.__annotations__ if n in config}
   tuples = {n: tuple(x) for n, x in known.items() if isinstance(x, list)}
   return kind(**known | tuples)
-
-
-def change(
-  config: Mapping[str, Any],
-  read_as: Mapping[str, Any],
-  shapes: Callable[[dict[str, Any]], Any],
-  params: Any,
-) -> dict[str, Any]:
-  """The configuration of a head with other values.
-
-  Args:
-    config: as its files have it.
-    read_as: the other values, by name.
-    shapes: (config) -> shapes of the weights, nested as they are.
-    params: the weights that there are.
-
-  Raises:
-    ValueError: they are not those that the other configuration needs.
-  """
-  changed = {**config, **read_as}
-  if not read_as:
-    return changed
-  need, have = (
-    {n: x.shape for n, x in traverse_util.flatten_dict(t, sep='.').items()}
-    for t in (shapes(changed), params)
-  )
-  if lacking := [name for name in need if have.get(name) != need[name]]:
-    raise ValueError(
-      f'read_as: {dict(read_as)} needs other weights than the head has: '
-      f'{", ".join(lacking)}'
-    )
-  return changed
 
 
 def options(

@@ -2,16 +2,18 @@
 
 `find` recognises a directory by the names of its tensors, and says what of our
 own heads it is: the configuration that such a head would have in its own
-config.json, and the tensors that each parameter is made of. `read` makes the
-parameters. The formats of a head lie in its folder; `formats` lists them all.
+config.json, and the tensors that each parameter is made of. `formats.read`
+makes the parameters. The formats of a head lie in its folder; `formats` lists
+them all.
 
-Nothing in a published head tells which weights it was trained for: `check`
-warns.
+Nothing in a published head tells which weights it was trained for: see
+`doubts`.
 """
 
 import contextlib
 import os
 import pathlib
+from typing import Any
 
 from specjax import checkpoints
 from specjax.checkpoints.files import CONFIG, CheckpointError, Tensor, read_json
@@ -19,15 +21,12 @@ from specjax.checkpoints.hub import headers, lacks_weights, resolve
 from specjax.drafters.heads.formats import (
   Files,
   Format,
-  calculate,
-  check_names,
-  measure,
+  Found,
+  match,
   open_head,
   without_prefix,
 )
-from specjax.drafters.heads.formats import Found as Found
-from specjax.drafters.heads.formats import read as read
-from specjax.models.config import TransformerConfig
+from specjax.models.transformer import Model
 from specjax.types import Target
 
 
@@ -67,20 +66,20 @@ def look(directory: pathlib.Path) -> dict[str, Tensor]:
   return open_head(resolve(directory, of_head=True))
 
 
-def find(
-  path: str | os.PathLike, target: TransformerConfig | None = None
-) -> Found | None:
-  """The published head that a directory holds; None where it holds none.
+def recognise(
+  path: str | os.PathLike,
+) -> tuple[Format, dict[str, Any], dict[str, Tensor]] | None:
+  """The format of a directory; None where it holds no published head.
 
   Args:
     path: a local directory, or a snapshot of the Hub; weights that it lacks are
       fetched where the Hub does not show their headers.
-    target: configuration of the model to draft for: some heads do not say which
-      of its layers they read, but how these are chosen.
+
+  Returns:
+    The format, and the content of config.json and of the headers.
 
   Raises:
-    CheckpointError: it is a head, and damaged, or of a layout that differs from
-      what its format says; or its weights cannot be read.
+    CheckpointError: its weights cannot be read.
   """
   directory = pathlib.Path(path)
   if not (directory / CONFIG).is_file():
@@ -90,14 +89,40 @@ def find(
     return None  # One of our own.
   tensors = look(directory)
   names = frozenset(tensors)
-  for each in formats():
-    if each.holds(names):
-      files = Files(directory, attributes, tensors, target)
-      found = each.describe(files, each.name)._replace(directory=directory)
-      check_names(found, tensors)
-      calculate(found, tensors)  # They are few, and may be damaged.
-      return measure(found, tensors)
-  return None
+  found = next((x for x in formats() if x.holds(names)), None)
+  return found and (found, attributes, tensors)
+
+
+def find(path: str | os.PathLike, target: Model) -> Found | None:
+  """The published head that a directory holds; None where it holds none.
+
+  Args:
+    path: see `recognise`.
+    target: the model to draft for.
+
+  Raises:
+    CheckpointError: it is a head, and damaged, or of a layout that differs from
+      what its format says, or of another target; or its weights cannot be read.
+    ValueError: the target has no such layers.
+  """
+  directory, config = pathlib.Path(path), target.config
+  if (known := recognise(directory)) is None:
+    return None
+  form, attributes, tensors = known
+  files = Files(directory, attributes, tensors, config)
+  found = form.describe(files, form.name)
+  found = found._replace(kind=form.kind.name, directory=directory)
+  if found.width != config.width:
+    raise CheckpointError(
+      f'{directory} reads features of width {found.width}, and the target has '
+      f'{config.width}: it is the head of another target'
+    )
+  if found.vocab_size != config.vocab_size:
+    raise CheckpointError(
+      f'{directory} is for a vocabulary of {found.vocab_size} tokens, and the '
+      f'target has {config.vocab_size}: it is the head of another target'
+    )
+  return match(found, tensors, form.kind.make(target, found.config))
 
 
 UNVERIFIED = 'unverified'
@@ -107,24 +132,8 @@ class PairingWarning(UserWarning):
   """A warning about a published head for a target."""
 
 
-def check(found: Found, target: Target) -> tuple[str, ...]:
-  """Returns what is doubtful about a head for a target, one sentence each.
-
-  Raises:
-    CheckpointError: it cannot be for this target.
-  """
-  config = target.model.config
-  if found.width != config.width:
-    raise CheckpointError(
-      f'{found.directory} reads features of width {found.width}, and the '
-      f'target has {config.width}: it is the head of another target'
-    )
-  if found.vocab_size != config.vocab_size:
-    raise CheckpointError(
-      f'{found.directory} is for a vocabulary of {found.vocab_size} tokens, '
-      f'and the target has {config.vocab_size}: it is the head of another '
-      'target'
-    )
+def doubts(found: Found, target: Target) -> tuple[str, ...]:
+  """Returns what is doubtful about a head for a target, one sentence each."""
   notes = []
   named = checkpoints.title_of(found.verifier) if found.verifier else ''
   own = checkpoints.title_of(target.path) if target.path else ''

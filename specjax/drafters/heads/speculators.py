@@ -1,19 +1,17 @@
 """Heads in the form of the speculators library, which vLLM and SGLang serve."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.traverse_util
 import numpy as np
-import safetensors.numpy
 
 from specjax.arguments import check_number
-from specjax.checkpoints.families import rope
-from specjax.checkpoints.families.table import Tensors
-from specjax.checkpoints.files import CONFIG, WEIGHTS
-from specjax.drafters.heads.formats import Made
+from specjax.checkpoints.families import conversion
+from specjax.drafters.heads import files
+from specjax.drafters.heads.formats import Made, Table
+from specjax.models import reduced_vocab_head
 from specjax.models.config import TransformerConfig
 
 
@@ -25,7 +23,7 @@ class Form(NamedTuple):
     architecture: its class there.
     layer: of config.json, of its layers.
     own: the other attributes that its kind has.
-    sources: tensors of every parameter, see `formats.Found`.
+    table: tensors of its parameters.
     draft_vocab: tokens that have a logit; 0: all.
     places: that it says at once; None: it drafts token after token.
   """
@@ -34,7 +32,7 @@ class Form(NamedTuple):
   architecture: str
   layer: dict[str, Any]
   own: dict[str, Any]
-  sources: Mapping[str, Tensors | Made]
+  table: Table
   draft_vocab: int
   places: int | None = None
 
@@ -58,58 +56,22 @@ def refuse(sizes: Any, wrong: Mapping[str, bool], remedy: str) -> None:
       )
 
 
-def layer_config(
-  sizes: Any, target: TransformerConfig, **own: Any
-) -> dict[str, Any]:
-  """The layers' part of config.json.
-
-  Args:
-    sizes: of the head.
-    target: of its target.
-    **own: what heads of its kind have besides.
-  """
-  rotary = rope.write_scaling(sizes.rope_scaling)
-  return {
-    'model_type': 'qwen3' if sizes.qk_norm else 'llama',
-    'vocab_size': target.vocab_size,
-    'hidden_size': target.width,
-    'intermediate_size': sizes.mlp_width,
-    'num_hidden_layers': sizes.layers,
-    'num_attention_heads': sizes.num_heads,
-    'num_key_value_heads': sizes.num_kv_heads,
-    'head_dim': sizes.head_dim,
-    'rms_norm_eps': sizes.norm_eps,
-    'max_position_embeddings': target.max_positions,
-    'tie_word_embeddings': False,
-    'rope_theta': sizes.rope_theta,
-    'rope_scaling': None if sizes.rope_scaling is None else rotary,
-    'rope_parameters': {'rope_theta': sizes.rope_theta} | rotary,
-    **own,
-  }
-
-
-def _tensors(form: Form, params: Any, dtype: str) -> dict[str, np.ndarray]:
-  """The tensors of a head by their names, floats in a type."""
+def _tensors(form: Form, params: Any) -> dict[str, np.ndarray]:
+  """The tensors of a head by their names."""
   flat: Mapping[str, Any] = flax.traverse_util.flatten_dict(params, sep='/')
   found: dict[str, np.ndarray] = {}
-  for key, source in form.sources.items():
+  for key, source in conversion.fill(form.table, flat).items():
     value = np.asarray(flat[key])
     if isinstance(source, Made):
-      found |= _vocabulary(value, form.draft_vocab)
+      count = form.draft_vocab
+      ids = np.asarray(reduced_vocab_head.ids(flat[key], count), np.int64)
+      found |= {'d2t': ids - np.arange(count), 't2d': value < count}
       continue
     split, own = source
-    parts = split.cut(value.astype(dtype), len(own))
+    parts = split.cut(value, len(own))
     for name, part in zip(own, parts, strict=True):
       found[name] = np.ascontiguousarray(part)
   return found
-
-
-def _vocabulary(places: np.ndarray, count: int) -> dict[str, np.ndarray]:
-  """Which tokens of the target have a logit."""
-  here = places < count
-  ids = np.empty(count, np.int64)
-  ids[places[here]] = np.flatnonzero(here)
-  return {'d2t': ids - np.arange(count), 't2d': here}
 
 
 def write(
@@ -146,9 +108,6 @@ def write(
       f'tokens is {tokens}, but the head says {form.places} places: choose at '
       'most as many'
     )
-  folder = pathlib.Path(path)
-  if folder.exists():
-    raise ValueError(f'{folder} exists; remove it or write elsewhere')
   method = {
     'proposal_type': 'greedy',
     'speculative_tokens': tokens,
@@ -174,7 +133,4 @@ def write(
     'tie_word_embeddings': False,
     'torch_dtype': dtype,
   }
-  arrays = _tensors(form, params, dtype)
-  folder.mkdir(parents=True)
-  (folder / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
-  safetensors.numpy.save_file(arrays, folder / WEIGHTS, {'format': 'pt'})
+  files.save(path, config, _tensors(form, params), dtype)

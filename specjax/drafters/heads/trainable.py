@@ -48,13 +48,8 @@ class Seen(struct.PyTreeNode):
 
   def behind(self, begin: int) -> 'Seen':
     """Returns the part from place `begin` on."""
-    return Seen(
-      self.tokens[:, begin:],
-      self.hidden[:, begin:],
-      self.logits[:, begin:],
-      self.weights[:, begin:],
-      self.divergence,
-    )
+    whole = self.replace(counts=self.weights)
+    return jax.tree.map(lambda x: x[:, begin:], whole)
 
   def following(self, vocab: int) -> 'Seen':
     """Returns texts whose own next tokens are to be learned, of `vocab`."""

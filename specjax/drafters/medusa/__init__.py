@@ -9,23 +9,20 @@ that layer would cost a small target more bytes than all the rest.
 """
 
 import functools
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters.heads import files, modules, overrides
-from specjax.drafters.heads.files import Loaded
+from specjax.drafters.heads import modules
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.medusa import module
-from specjax.drafters.shapes import chain, parallel, shape
+from specjax.drafters.shapes import chain, parallel
 from specjax.drafters.shapes.step_model import Walker
 from specjax.models import linear
 from specjax.models.transformer import Model
 from specjax.types import LoadedDrafter, Target
 
-KIND = 'medusa'
 _DECAY = 0.8  # of the loss from head to head
 
 
@@ -90,7 +87,7 @@ def trainable(
   if count < 1:
     raise ValueError(f'count must be at least 1, got {count}')
   walker = walk(target)
-  config = {'kind': KIND, 'count': count}
+  config = {'kind': module.KIND.name, 'count': count}
   options = {'bias': bias, 'unembedding': unembedding}
   config |= {name: True for name, given in options.items() if given}
 
@@ -100,12 +97,7 @@ def trainable(
       lambda x: jnp.zeros(x.shape, x.dtype), module.shapes(config, target)
     )
     if unembedding:
-      tied = target.config.tied_embeddings
-      own = (
-        linear.head_of(target_params['embedding'])
-        if tied
-        else target_params['unembedding']
-      )
+      own = linear.output_layer(target_params)
       made['unembedding'] = jax.tree.map(
         lambda x: own.astype(x.dtype), made['unembedding']
       )
@@ -139,69 +131,38 @@ def trainable(
   return Trainable(config, walker.taps, init, loss, drafter, measure)
 
 
-def _read(target: Target, path: str, read_as, dtype: str = '') -> Loaded:
-  overrides.check(read_as, module.Reading._fields)
-  model = target.model
-  return files.load(
-    path,
-    KIND,
-    target,
-    lambda config: module.shapes(config, model),
-    dtype,
-    read_as,
-  )
+_read = functools.partial(modules.read, module.KIND)
 
 
 def load(
-  target: Target,
-  path: str,
-  dtype: str = '',
-  bits: int | None = None,
-  tree: int = 0,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  **options: Any,
+  target: Target, path: str, tree: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of trained or published heads; as deep as there are heads.
 
   Args:
     target: what is drafted for.
     path: directory of the heads, or their name on the Hub.
-    dtype: of their weights; by default the target's.
-    bits: of a weight, 8 or 4, or 0 for floats; by default 8 where the target's
-      weights are of few bits.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the heads; 0: none.
-    read_as: values of `Reading`, where heads are others than usual:
-      `specjax probe` finds out.
-    **options: of `shapes.shape.Shape`.
+    **options: of `heads.modules.Options` and `shapes.shape.Shape`; `read_as`
+      has values of `medusa.module.Reading`.
 
   Raises:
     ValueError: no such heads; and of a depth, that they are fewer.
   """
   parallel.check_tree(tree, options)
-  shape.check(target, options)
-  bits = modules.choose_bits(target, bits)
-  model, loaded = target.model, _read(target, path, read_as, dtype)
-  config = loaded.config
-  reading = overrides.pick(module.Reading, loaded.read_as)
-  loaded = loaded._replace(params=modules.lay(loaded.params, target, bits))
+  read, options = modules.load_head(_read, target, path, options, False)
+  reading = read.head.reading
 
   def walk_to(depth: int) -> Walker:
-    _check_depth(depth, config['count'] - reading.skip)
-    return walk(model, reading)
+    _check_depth(depth, read.config['count'] - reading.skip)
+    return walk(target.model, reading)
 
-  return parallel.load(target, walk_to, loaded, tree, options)
+  return parallel.load(target, walk_to, read, tree, options)
 
 
-def alternatives(
-  target: Target,
-  path: str,
-  read_as: Mapping[str, Any] = overrides.AS_STORED,
-  **options: Any,
-) -> dict[str, dict[str, Any]]:
-  """Other options for `load`, one mistake away, by what they change."""
-  del options  # Unused: they are of the shape.
-  loaded = _read(target, path, read_as)
-  reading = overrides.pick(module.Reading, loaded.read_as)
-  found = module.near(reading, loaded.config['count'])
-  return overrides.options(found, read_as)
+alternatives = functools.partial(
+  modules.alternatives,
+  _read,
+  lambda read, _: module.near(read.head.reading, read.config['count']),
+)

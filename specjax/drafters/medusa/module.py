@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters.heads.overrides import Readings
+from specjax.drafters.heads import overrides
+from specjax.drafters.heads.formats import Kind
 from specjax.models.linear import multiply
 from specjax.models.transformer import Model
 
@@ -77,10 +78,10 @@ def shapes(config: Mapping[str, Any], target: Model) -> dict[str, Any]:
   return made
 
 
-def near(reading: Reading, count: int) -> Readings:
+def near(reading: Reading, count: int) -> overrides.Readings:
   """Other readings of the weights of `count` heads, one mistake away."""
   side = 'before' if reading.final_norm else 'behind'
-  found: Readings = {
+  found: overrides.Readings = {
     f"features {side} the target's last norm": {
       'final_norm': not reading.final_norm
     }
@@ -89,3 +90,20 @@ def near(reading: Reading, count: int) -> Readings:
     if skip in (0, 1) and skip < count:
       found[f'{skip} heads left out'] = {'skip': skip}
   return found
+
+
+class Heads(NamedTuple):
+  """The heads for a target, with their configuration."""
+
+  target: Model
+  config: Mapping[str, Any]
+
+  @property
+  def reading(self) -> Reading:
+    return overrides.pick(Reading, self.config)
+
+  def shapes(self) -> dict[str, Any]:
+    return shapes(self.config, self.target)
+
+
+KIND = Kind('medusa', Reading._fields, Heads)

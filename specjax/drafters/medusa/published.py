@@ -7,11 +7,11 @@ that of the heads that are used.
 """
 
 import re
-from typing import Any
 
 from specjax.checkpoints.families.table import LINEAR, Tensors, TensorSplit
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.heads.formats import Files, Format, Found, text
+from specjax.drafters.medusa.module import KIND
 
 # Of head i: the linear map, and the output layer.
 _AUTHORS = '{}.0.linear', '{}.1.weight'
@@ -40,26 +40,27 @@ def _describe(files: Files, name: str, linear: str, output: str) -> Found:
   while f'{linear}.weight'.format(count) in tensors:
     count += 1
   width = files.shape(f'{linear}.weight'.format(0), 2)[0]
-  config: dict[str, Any] = {'kind': 'medusa', 'count': count}
   split = _side_by_side(count, width)
 
   def every(pattern: str) -> tuple[str, ...]:
     return tuple(pattern.format(i) for i in range(count))
 
-  sources = {'residual': Tensors(split, every(f'{linear}.weight'))}
-  if f'{linear}.bias'.format(0) in tensors:
-    config['bias'] = True
-    sources['bias'] = Tensors(split, every(f'{linear}.bias'))
   outputs = every(output)
-  if outputs[0] in tensors:
-    config['unembedding'] = True
-    sources |= {
-      f'unembedding/head{i + 1}': Tensors(LINEAR, (own,))
-      for i, own in enumerate(outputs)
-    }
+  config = {
+    'count': count,
+    'bias': f'{linear}.bias'.format(0) in tensors,
+    'unembedding': outputs[0] in tensors,
+  }
+  table = {
+    'residual': Tensors(split, every(f'{linear}.weight')),
+    'bias': Tensors(split, every(f'{linear}.bias')),
+  } | {
+    f'unembedding/head{i + 1}': Tensors(LINEAR, (own,))
+    for i, own in enumerate(outputs)
+  }
   vocab = _vocabulary(files, outputs[0])
   verifier = files.take('base_model_name_or_path', text, '')
-  return Found(name, 'medusa', config, sources, width, vocab, verifier)
+  return Found(name, config, table, width, vocab, verifier)
 
 
 def _vocabulary(files: Files, output: str) -> int:
@@ -78,11 +79,13 @@ def _vocabulary(files: Files, output: str) -> int:
 FORMATS = (
   Format(
     'Medusa',
+    KIND,
     lambda names: '0.0.linear.weight' in names,
     lambda files, name: _describe(files, name, *_AUTHORS),
   ),
   Format(
     'Medusa of vLLM',
+    KIND,
     lambda names: 'blocks.0.layers.0.weight' in names,
     lambda files, name: _describe(files, name, *_VLLM),
   ),

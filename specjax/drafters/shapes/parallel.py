@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from specjax import trees
 from specjax.arguments import check_number
-from specjax.drafters.heads.files import Loaded
+from specjax.drafters.heads.modules import Read
 from specjax.drafters.shapes import shape
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.types import Drafter, LoadedDrafter, Target
@@ -148,7 +148,7 @@ def check_tree(tree: int, options: Mapping[str, Any]) -> None:
 def load(
   target: Target,
   walk: Callable[[int], Walker],
-  loaded: Loaded,
+  read: Read,
   tree: int,
   options: Mapping[str, Any],
 ) -> LoadedDrafter:
@@ -157,7 +157,7 @@ def load(
   Args:
     target: what is drafted for.
     walk: (depth) -> the walker; a ValueError where it says fewer places.
-    loaded: the head, whose configuration has its `hits` and how many were
+    read: the head, whose configuration has its `hits` and how many were
       `counted`, unless it is a published one.
     tree: nodes of the static tree with the most accepted tokens, by the
       measured accuracies of the places; 0: none.
@@ -166,7 +166,7 @@ def load(
   Raises:
     ValueError: a tree by accuracies that nobody measured.
   """
-  config = loaded.config
+  config = read.config
   if tree and 'hits' not in config:
     raise ValueError(
       'tree: nobody counted how often the guesses of this head are right; '
@@ -180,6 +180,4 @@ def load(
       best = {'parents': trees.most_accepted(ahead, tree)}
     return shape.build(walker, depth, {**options, **best})
 
-  return LoadedDrafter(
-    target.model, make, loaded.params, pairing=loaded.pairing
-  )
+  return LoadedDrafter(target.model, make, read.params, pairing=read.pairing)
