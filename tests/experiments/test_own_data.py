@@ -237,14 +237,14 @@ def test_patience_ends_a_training_with_its_best_weights(
 @pytest.mark.parametrize(
   ('curve', 'expected'),
   [
-    ('linear', [0, 5, 10, 7.5, 5, 2.5, 0]),
-    ('cosine', [0, 5, 10, 5 + 5 * 0.5**0.5, 5, 5 - 5 * 0.5**0.5, 0]),
-    ('hold', [0, 5, 10, 10, 10, 10, 10]),
+    ('linear', [0, 5, 10, 7.5, 5, 2.5, 0, 2, 4]),
+    ('cosine', [0, 5, 10, 5 + 5 * 0.5**0.5, 5, 5 - 5 * 0.5**0.5, 0, 2, 4]),
+    ('hold', [0, 5, 10, 10, 10, 10, 0, 0, 0]),
   ],
 )
 def test_rates_go_from_corner_to_corner(curve, expected):
-  schedule = getattr(schedules, curve)(((2, 10.0), (6, 0.0)))
-  found = [float(schedule(step)) for step in range(7)]
+  schedule = getattr(schedules, curve)(((2, 10.0), (6, 0.0), (8, 4.0)))
+  found = jax.jit(jax.vmap(schedule))(np.arange(9))
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
