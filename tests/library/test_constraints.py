@@ -37,6 +37,15 @@ SPECS = {
 distributions = jax.jit(sampling.distributions)
 
 
+def automaton_of(states, moves, ends=ENDS):
+  """One that goes on by {(state, token): next state} alone."""
+  after = np.full((states, VOCAB), -1, np.int16)
+  for here, there in moves.items():
+    after[here] = there
+  kinds = np.arange(VOCAB, dtype=np.int16)
+  return sampling.Automaton('one', kinds, after, ends, '')
+
+
 def params_of(name):
   own = models.near(SMALL, 5)
   if name == 'cascade':
@@ -172,12 +181,8 @@ def test_another_language_of_the_same_size_compiles_nothing(float64):
 def test_tokens_that_other_stages_close_do_not_end_a_row(name, float64):
   """Behind a drafted one that may not come all may be closed."""
   # After 1 or 2 comes one 3, again and again, and the end after any 1 or 2.
-  moves = np.full((3, VOCAB), -1, np.int16)
-  moves[0, [1, 2]] = 1
-  moves[1, 3], moves[1, ENDS[0]] = 0, 2
-  moves[2, ENDS[0]] = 2
-  kinds = np.arange(VOCAB, dtype=np.int16)
-  language = sampling.Automaton('pairs', kinds, moves, ENDS, '')
+  moves = {(0, 1): 1, (0, 2): 1, (1, 3): 0, (1, ENDS[0]): 2, (2, ENDS[0]): 2}
+  language = automaton_of(3, moves)
   params = params_of(name)
   rows = [language] * len(PROMPTS)
   given = options(name, rows, (0, 1, 2, 3))
@@ -244,14 +249,11 @@ def test_forced_tokens_are_always_accepted(float64):
 
 def chain_of(tokens, loops=()):
   """An automaton that allows one text, and tokens that stay where they are."""
-  moves = np.full((len(tokens) + 2, VOCAB), -1, np.int16)
-  for state, token in enumerate(tokens):
-    moves[state, token] = state + 1
-  for state, token in loops:
-    moves[state, token] = state
-  moves[len(tokens) :, ENDS[0]] = len(tokens) + 1
-  kinds = np.arange(VOCAB, dtype=np.int16)
-  return sampling.Automaton('a chain', kinds, moves, ENDS, '')
+  end = len(tokens) + 1
+  moves = {(state, token): state + 1 for state, token in enumerate(tokens)}
+  moves |= {(state, token): state for state, token in loops}
+  moves |= dict.fromkeys([(end - 1, ENDS[0]), (end, ENDS[0])], end)
+  return automaton_of(end + 1, moves)
 
 
 @pytest.mark.parametrize(
@@ -277,23 +279,19 @@ def test_other_stages_leave_every_text_a_way_to_its_end(
     values_of([None, automaton], **stages)
 
 
-def test_a_text_may_go_through_the_first_state_again():
-  """(12)*, or the end 10, which only the first state allows."""
-  moves = np.full((3, VOCAB), -1, np.int16)
-  moves[0, 1], moves[1, 2], moves[0, 10] = 1, 0, 2
-  kinds = np.arange(VOCAB, dtype=np.int16)
-  one = sampling.Automaton('a', kinds, moves, (10,), '')
+@pytest.mark.parametrize(
+  ('moves', 'ends', 'closed'),
+  [
+    # (12)*, or the end 10, which only the first state allows.
+    ({(0, 1): 1, (1, 2): 0, (0, 10): 2}, (10,), 2),
+    # A text may end by any of its ends, of which 9 ends none of these.
+    ({(0, 1): 1, (1, 10): 2, (2, 10): 2}, (9, 10), 10),
+  ],
+)
+def test_texts_without_a_way_to_an_end_are_stuck(moves, ends, closed):
+  one = automaton_of(3, moves, ends)
   assert constrained.stuck(one, (), 0) == ''
-  assert 'to their end' in constrained.stuck(one, (2,), 0)
-
-
-def test_a_text_may_end_by_any_of_its_ends():
-  moves = np.full((3, VOCAB), -1, np.int16)
-  moves[0, 1], moves[1, 10], moves[2, 10] = 1, 2, 2  # 9 ends no text of these.
-  kinds = np.arange(VOCAB, dtype=np.int16)
-  one = sampling.Automaton('a', kinds, moves, (9, 10), '')
-  assert constrained.stuck(one, (), 0) == ''
-  assert 'to their end' in constrained.stuck(one, (10,), 0)
+  assert 'to their end' in constrained.stuck(one, (closed,), 0)
 
 
 def can_end(automaton, count):
