@@ -176,16 +176,16 @@ class _Walk(NamedTuple):
   tokens: np.ndarray  # [S]
 
   def read(self, way: Scoring, length: int, sources):
-    tokens = jnp.broadcast_to(self.tokens, (way.batch, len(self.tokens)))
+    tokens = np.broadcast_to(self.tokens, (way.batch, len(self.tokens)))
     source = read_source(way, sources, way.batch)
-    lengths = jnp.full(way.batch, length, jnp.int32)
+    lengths = np.full(way.batch, length, np.int32)
     return _read(way.weights, tokens, lengths, source, target=way.target)
 
   def step(self, way, begin: int, rows: int, cache, named: bool):
     """Rows of one pass from a place on, and the cache with them."""
     block = self.tokens[begin : begin + rows]
-    tokens = jnp.broadcast_to(block, (way.batch, rows))
-    used = jnp.full(way.batch, begin, jnp.int32)
+    tokens = np.broadcast_to(block, (way.batch, rows))
+    used = np.full(way.batch, begin, np.int32)
     found, cache = _pass(
       way.weights, tokens, used, cache, target=way.target, named=named
     )

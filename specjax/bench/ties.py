@@ -118,11 +118,11 @@ def _nudge(weights):
 
 def _score(way: Scoring, padded, length: int, sources) -> list[jax.Array]:
   """Logits [V] after `length` tokens, at every row of a block and a batch."""
-  tokens = jnp.broadcast_to(padded[:, : way.slots], (way.batch, way.slots))
+  tokens = np.broadcast_to(padded[:, : way.slots], (way.batch, way.slots))
   source = read_source(way, sources, way.batch)
   scores = []
   for row in range(min(way.rows, length)):
-    begin = jnp.full(way.batch, length - row, jnp.int32)
+    begin = np.full(way.batch, length - row, np.int32)
     logits = _in_block(
       way.weights, tokens, begin, source, target=way.target, rows=way.rows
     )

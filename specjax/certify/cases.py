@@ -42,7 +42,7 @@ from specjax.drafters.shapes import (
   static_tree,
 )
 from specjax.drafters.shapes.step_model import Walker
-from specjax.models import cache as caches
+from specjax.loop import generate
 from specjax.models import prefill
 from specjax.models.config import GatedDelta, Sharing
 from specjax.types import Context, Drafter, Params, Rule
@@ -52,12 +52,12 @@ _SLOTS = 128
 
 def _read(tiny: TinyModels, contexts, taps):
   """Reads texts in float64: weights, context and features of the target."""
-  target = jax.tree.map(lambda x: jnp.asarray(x, float), tiny.params.target)
+  weights = jax.device_get(tiny.params.target)
+  target = jax.tree.map(lambda x: np.asarray(x, float), weights)
   texts = [(*tiny.prompt, *tiny.texts.tokens(number)) for number in contexts]
   tokens, length = prefill.pad(texts, _SLOTS)
-  cache = caches.empty(tiny.target.config, *tokens.shape, np.float64)
-  cache, hidden = prefill.prefill(
-    tiny.target, target, tokens, length, cache, taps
+  cache, hidden = generate._prefill(
+    target, tokens, length, None, target=tiny.target, taps=taps
   )
   values = sampling.make(len(texts))
   ctx = Context(tokens, length, cache, values, sampling.History())

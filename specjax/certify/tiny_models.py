@@ -166,22 +166,18 @@ class TinyModels:
     prompt[:, list(self.prompt)] = True
     follow = LANGUAGE.follow
     states = [follow(self.texts.tokens(number)) for number in numbers]
-    return sampling.History(
-      jnp.asarray(new),
-      jnp.asarray(counts),
-      jnp.asarray(prompt),
-      jnp.asarray(states),
-    )
+    made = sampling.History(new, counts, prompt, np.array(states))
+    return jax.device_put(made)
 
   def process(self, logits, numbers) -> dict[str, exact.Distributions]:
     """Returns distributions after texts [M] with logits [M, V], by setting."""
     history = self.history(numbers)
-    none = jnp.full((len(numbers), 0), -1)
-    values = self.values(1)
+    none = np.full((len(numbers), 0), -1)
+    values = jax.device_get(self.values(1))
     made = {}
     for i, (name, setting) in enumerate(self.settings.items()):
       row = jax.tree.map(lambda x, i=i: x[i], values)
-      probs, processed = _distributions(jnp.asarray(logits), row, history, none)
+      probs, processed = _distributions(logits, row, history, none)
       temperature = (NEUTRAL | setting)['temperature']
       made[name] = exact.Distributions(
         np.asarray(probs), np.asarray(processed), temperature
@@ -326,7 +322,7 @@ def transformers(
     )
     for n in (2, 1)
   )
-  params = dict(target.init(jax.random.key(seed)))
+  params = dict(jax.jit(target.init)(jax.random.key(seed)))
   params['unembedding'] = 2 * params['unembedding']
   part = {name: params[name] for name in params if name != 'layer1'}
   return TinyModels(target, draft, Params(params, part), **options)

@@ -128,7 +128,8 @@ def test_the_processed_law_is_that_of_the_library():
     'top_p': np.resize(np.float32([1, 0.3, 0.7]), 40),
   }
   with jax.enable_x64(True):
-    right = jax.vmap(sampling.distribution)(logits, sampling.Sampling(**values))
+    law = jax.jit(jax.vmap(sampling.distribution))
+    right = law(logits, sampling.Sampling(**values))
   found = foreign.processed(logits, values)
   np.testing.assert_allclose(found, right, atol=1e-12)
 

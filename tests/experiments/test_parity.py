@@ -38,7 +38,7 @@ def ways(weights, spec=DRAFTED):
 
 def best(weights, count=2):
   """The largest logits after the prompt, and their tokens."""
-  logits = np.asarray(models.score(MODEL, weights, jnp.array([PROMPT]))[0, -1])
+  logits = np.asarray(models.score(MODEL, weights, np.array([PROMPT])))[0, -1]
   order = np.argsort(-logits)[:count]
   return order.tolist(), logits[order]
 
@@ -48,8 +48,9 @@ def with_gap(gap):
   weights = dict(models.draft_weights())
   (a, b), (high, _) = best(weights)
   # The token's column is the best one's, a little shorter.
-  column = weights['unembedding'][:, a] * (1 - gap / high)
-  weights['unembedding'] = weights['unembedding'].at[:, b].set(column)
+  columns = np.array(weights['unembedding'])
+  columns[:, b] = columns[:, a] * (1 - gap / high)
+  weights['unembedding'] = columns
   return weights, a, b
 
 

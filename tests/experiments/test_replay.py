@@ -5,7 +5,6 @@ import itertools
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -90,11 +89,12 @@ def test_calls_of_a_chosen_draft(float64):
 
 def recorded(drafts):
   """Records of four rows, in each of which the target wrote token 1."""
-  p = jnp.full((4, 3), jnp.array([0.5, 0.25, 0.25]))
-  tokens = jnp.array([[1, 2], [1, 2], [0, 2], [2, 1]])
-  size, none = jnp.array([2, 0, 1, 1]), jnp.zeros((4, 2), jnp.int32)
-  written = replay._Seen(none, none[:, 0], jnp.ones(4, jnp.int32), p)
-  found = replay._record(Draft(tokens, none, size, drafts), written)
+  p = np.tile(np.float32([0.5, 0.25, 0.25]), (4, 1))
+  tokens = np.array([[1, 2], [1, 2], [0, 2], [2, 1]])
+  size, none = np.array([2, 0, 1, 1]), np.zeros((4, 2), np.int32)
+  written = replay._Seen(none, none[:, 0], np.ones(4, np.int32), p)
+  draft = Draft(tokens, none, size, drafts)
+  found = jax.device_get(jax.jit(replay._record)(draft, written))
   assert found.p.tolist() == [0.25] * 4
   assert (found.tokens == tokens).all()
   assert (found.size == size).all()
@@ -104,7 +104,7 @@ def recorded(drafts):
 def test_the_record_of_a_drawn_draft():
   """The record has q of drawn tokens, but of none beyond the size."""
   q, none = [0.25, 0.5, 0.25], [0.0] * 3
-  drafts = jnp.array([[q, q], [none, none], [q, none], [none, q]])
+  drafts = np.float32([[q, q], [none, none], [q, none], [none, q]])
   found = recorded(drafts)
   assert found.finite.tolist() == [True, True, True, False]
   assert found.q.tolist() == [0.5, 0, 0.5, 0]

@@ -11,7 +11,6 @@ import pytest
 from optax.contrib import MuonDimensionNumbers
 
 from specjax.programs import train as program
-from specjax.training import schedules
 from specjax.training.optimize import make_optimizer, name_matrices
 from specjax.training.recipes import Heads, Optimization, Recipe
 from specjax.training.train_pair import window_shape
@@ -101,18 +100,6 @@ def test_every_fourth_batch_is_long():
   assert shapes == [(6, 32)] * 3 + [(3, 64)]
 
 
-def test_schedule_goes_through_its_corners():
-  rate = schedules.linear(((10, 0.5), (20, 0.25), (40, 0.0)))
-  for step, value in (
-    (0, 0.0),
-    (10, 0.5),
-    (15, 0.375),
-    (20, 0.25),
-    (30, 0.125),
-  ):
-    assert float(rate(step)) == pytest.approx(value, rel=1e-3, abs=1e-6)
-
-
 def test_muon_turns_each_output_of_a_layer_by_itself():
   params = jax.eval_shape(tiny.model(32, 1).init, jax.random.key(0))
   found = name_matrices(params)
@@ -131,10 +118,11 @@ def test_muon_steps_as_far_as_adam_in_every_direction():
     schedule=((1, 0.5), (9, 0.5)), batch=1, weight_decay=0.0, muon=True
   )
   optimizer = make_optimizer(o)
-  params = {'layer0': {'w': jax.random.normal(jax.random.key(0), (64, 2, 32))}}
-  state = optimizer.init(params)
+  w = np.random.default_rng(0).normal(size=(64, 2, 32)).astype(np.float32)
+  params, update = {'layer0': {'w': w}}, jax.jit(optimizer.update)
+  state = jax.jit(optimizer.init)(params)
   for _ in range(2):  # The first rate is 0.
-    updates, state = optimizer.update(params, state, params)
+    updates, state = update(params, state, params)
   for part in np.moveaxis(np.asarray(updates['layer0']['w']), 1, 0):
     values = np.linalg.svd(part, compute_uv=False) / (0.5 * 0.2 * 8)
     # Newton-Schulz brings the singular values near 1, not to it.

@@ -65,15 +65,17 @@ def test_a_padded_head_drafts_for_another(folder, target, draft):
   assert drafted.probs.shape == (2, 2, vocab)
 
   model, params = checkpoints.load(folder / draft / 'draft')
-  hidden = jax.random.normal(jax.random.key(1), (32,))
-  for temperature in (0.0, 1.0):
-    values = sampling.Sampling(
-      jnp.float32(temperature), jnp.int32(0), jnp.float32(0.9)
-    )
-    q = sampling.distribution(
-      variants.resize_head(model, vocab).head(params, hidden), values
-    )
-    own = sampling.distribution(model.head(params, hidden)[:TOKENS], values)
+  hidden = np.random.default_rng(1).normal(size=32).astype(np.float32)
+
+  @jax.jit
+  def distributions(temperature):
+    values = sampling.Sampling(temperature, jnp.int32(0), jnp.float32(0.9))
+    wide = variants.resize_head(model, vocab).head(params, hidden)
+    own = model.head(params, hidden)[:TOKENS]
+    return [sampling.distribution(logits, values) for logits in (wide, own)]
+
+  for temperature in np.float32([0, 1]):
+    q, own = map(np.asarray, distributions(temperature))
     np.testing.assert_allclose(q[:TOKENS], own, atol=1e-6)
     assert (q[TOKENS:] == 0).all()
 
@@ -84,7 +86,8 @@ def test_a_smaller_draft_keeps_the_targets_text(folder):
   (method,) = built.methods
   weights = built.base.params.target
   # Padding that is likely: the distribution of a text must not lose it.
-  weights['embedding'] = weights['embedding'].at[TOKENS:].multiply(3)
+  weights['embedding'] = np.array(weights['embedding'])
+  weights['embedding'][TOKENS:] *= 3
 
   def decode(spec, params):
     prompts, values = [[5, 6, 7], [8, 9]], sampling.make(2, 0.0)
@@ -179,8 +182,7 @@ def small_tokens(path, vocab):
   made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(False)
   fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made)
   model = tiny.model(32, 1, len(vocab))
-  params = model.init(jax.random.key(0))
-  checkpoints.save(path, model, params, fast)
+  checkpoints.save(path, model, models.weights(model, 0), fast)
   return str(path)
 
 
@@ -234,7 +236,7 @@ def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):
   tiny.write_pair(tmp_path)
   made = tiny.model(32, 1, 1024)
   target = tmp_path / 'small'
-  checkpoints.save(target, made, made.init(jax.random.key(0)))
+  checkpoints.save(target, made, models.weights(made, 0))
   for name in ('tokenizer.json', 'tokenizer_config.json'):
     (target / name).write_bytes((tmp_path / 'target' / name).read_bytes())
   monkeypatch.setattr(checkpoints, 'load', None)
@@ -247,9 +249,7 @@ def test_weights_with_the_tokenizer_of_a_larger_model(tmp_path, monkeypatch):
 def test_every_end_of_text_ends_a_row(folder, tmp_path, tokenizer):
   made = tiny.model(32, 1)
   target = tmp_path / 'target'
-  checkpoints.save(
-    target, made, made.init(jax.random.key(0)), tokenizer, eos=(7, 9)
-  )
+  checkpoints.save(target, made, models.weights(made, 0), tokenizer, eos=(7, 9))
   x = experiment(folder, 'same', 'same')
   x.target.path = str(target)
   built = load_experiment(plan(x))

@@ -6,7 +6,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,7 +21,7 @@ from tests.support import models
 
 DRAFT = models.DRAFT
 TABLE = table.build(models.VOCAB)
-CHAIN, TREE = lm.make(TABLE, 2), lm.make_tree(TABLE, (0, 0, 1))
+TREE = cascade.make(TABLE, lm.make_tree(TABLE, (0, 0, 1)), 3)
 ALWAYS = planted.IN_RULES['every token is accepted'](verify.token)
 LEVEL, ROUNDS = 1e-4 / 2, 8
 
@@ -36,9 +35,7 @@ def table_params():
 def drafts():
   """Many drafts of many texts, at temperatures from 0 to 1.5."""
   keys = [generate.row_keys(turn, promises.EVERY) for turn in range(ROUNDS)]
-  drafter = cascade.make(TABLE, TREE, 3)
-  found = promises.proposals(drafter, table_params(), keys)
-  return jax.tree.map(lambda *x: np.concatenate(x), *found)
+  return laws.join(promises.proposals(TREE, table_params(), keys))
 
 
 # Promise 1: what a level promises is what the levels below it leave.
@@ -85,35 +82,27 @@ def test_a_row_drafts_alone_what_it_drafts_in_a_batch():
   """Other rows need other numbers of passes: that must not matter."""
   row, together = 3, drafts()
   turns = [generate.row_keys(turn, [row]) for turn in range(ROUNDS)]
-  drafter = cascade.make(TABLE, TREE, 3)
-  for turn, alone in enumerate(
-    promises.proposals(drafter, table_params(), turns, [row])
-  ):
-    there = turn * promises.ROWS + row
-    np.testing.assert_array_equal(alone.tokens[0], together.tokens[there])
-    np.testing.assert_allclose(alone.probs[0], together.probs[there], rtol=1e-6)
-
-
-def start_late(drafter, params, late, key):
-  """Drafts of texts some of which have a token that was never fed."""
-  rows = len(late)
-  tokens, length = promises.texts(rows)
-  length = np.maximum(length, 2)
-  values = sampling.make(rows, np.resize([0, 0.5, 1, 1.5], rows))
-  ctx, memory = promises.fresh(drafter, params, tokens, length, values)
-  memory = memory._replace(fed=memory.fed - jnp.asarray(late))
-  return drafter.propose(params, memory, ctx, key)
+  alone = laws.join(promises.proposals(TREE, table_params(), turns, [row]))
+  there = np.arange(ROUNDS) * promises.ROWS + row
+  np.testing.assert_array_equal(alone.tokens, together.tokens[there])
+  np.testing.assert_allclose(alone.probs, together.probs[there], rtol=1e-6)
 
 
 def test_a_row_that_starts_late_drafts_the_same():
-  """The turn in which it feeds a known token costs nothing but a pass."""
-  rows = 32
-  drafter = cascade.make(TABLE, CHAIN, 3)
-  propose = jax.jit(functools.partial(start_late, drafter))
-  params, key = table_params(), generate.row_keys(0, range(rows))
+  """The turn in which it feeds a token that is known costs only a pass."""
+  rows = promises.ROWS
+  tokens, length = promises.texts(rows)
+  length = np.maximum(length, 2)
+  values = sampling.make(rows, np.resize([0, 0.5, 1, 1.5], rows))
+  params, key = table_params(), generate.row_keys(0, promises.EVERY)
+  ctx, first = promises.fresh(TREE, params, tokens, length, values)
   late = np.arange(rows) % 3 == 0
-  draft, memory = propose(params, np.zeros(rows, bool), key)
-  again, other = propose(params, late, key)
+  (draft, memory), (again, other) = (
+    jax.device_get(
+      jax.jit(TREE.propose)(params, first._replace(fed=fed), ctx, key)
+    )
+    for fed in (first.fed, np.asarray(first.fed) - late)
+  )
   jax.tree.map(np.testing.assert_array_equal, draft, again)
   np.testing.assert_array_equal(memory.fed, other.fed)
   np.testing.assert_array_equal(other.recent[0], memory.recent[0] + late)

@@ -47,6 +47,7 @@ SPECS = {
   ),
   'tree': Spec(TABLE, lm.make_tree(TABLE, (0, 0)), verify.recursive, (10,)),
 }
+ENDLESS = Spec(TABLE, ngram.make(3), verify.token)
 # Memories of every kind, which are moved between rows and buffers.
 USUAL = {
   f'usual {name}': name
@@ -127,19 +128,21 @@ def test_a_text_is_the_one_its_prompt_has_alone(name):
     state = alone(name, i)
     assert tuple(result.tokens) == models.new_tokens(state)[0]
     assert result.finite
-    for mine, own in zip(result.counts, state.counts, strict=True):
-      np.testing.assert_array_equal(mine, own[0])
+    own = jax.device_get(state.counts)
+    for mine, both in zip(result.counts, own, strict=True):
+      np.testing.assert_array_equal(mine, both[0])
 
 
 def test_keys_may_be_of_another_generator():
   """One that draws other numbers for a row beside others than alone."""
   keys = jax.random.split(jax.random.key(0, impl='rbg'), 2)
   params, indices = params_of('ngram'), (0, 3)
-  given = options('ngram', indices) | {'key': keys}
+  given = options('ngram', indices) | {'key': keys, 'spec': ENDLESS}
   found = continuous.decode(params, rows=1, **given)
   texts = {one.prompt: tuple(one.tokens) for one in found}
   for i, index in enumerate(indices):
     given = options('ngram', [index]) | {'key': keys[i : i + 1]}
+    given['spec'] = ENDLESS
     state = generate.start(params, **given)
     state = generate.generate(params, state, 99, spec=given['spec'])
     assert texts[i] == models.new_tokens(state)[0]
@@ -147,10 +150,10 @@ def test_keys_may_be_of_another_generator():
 
 def test_those_that_may_grow_longest_begin_first():
   """So that few rows are idle at the end; of equals, the longest prompts."""
-  spec = Spec(TABLE, plain.make(), verify.token)
-  new = [2, 9, 5, 9]
-  given = options('tree', [0, 2, 3, 5]) | {'spec': spec, 'new_tokens': new}
-  found = list(continuous.decode(params_of('tree'), rows=1, **given))
+  new, keys = [2, 9, 5, 9], jax.random.split(jax.random.key(0, impl='rbg'), 4)
+  given = options('ngram', [0, 2, 3, 5]) | {'spec': ENDLESS, 'key': keys}
+  given['new_tokens'] = new
+  found = list(continuous.decode(params_of('ngram'), rows=1, **given))
   assert [result.prompt for result in found] == [3, 1, 2, 0]
   assert [len(result.tokens) for result in found] == [9, 9, 5, 2]
 
@@ -257,11 +260,10 @@ def test_a_refill_copies_no_cache():
   assert not any(x.is_deleted() for x in jax.tree.leaves(fresh))
   assert placed.done.tolist() == [False, True, False]
   for mine, own in zip(
-    jax.tree.leaves(placed._replace(key=None)),
-    jax.tree.leaves(fresh._replace(key=None)),
+    *(jax.tree.leaves(x._replace(key=None)) for x in (placed, fresh)),
     strict=True,
   ):
-    np.testing.assert_array_equal(mine[jnp.array([2, 0])], own)
+    np.testing.assert_array_equal(np.asarray(mine)[[2, 0]], own)
 
 
 # Mistakes of the caller

@@ -179,25 +179,25 @@ def expected(name, text, drafted):
   return blocks.in_vocabulary(said), sure
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def run(walker, params, state, block, ctx, drafted):
+  step = walker.start(params, state, block, ctx)
+  found = [jax.tree.map(lambda x: jnp.repeat(x, 2, 1), step)]
+  features = found[0].features
+  for depth in (1, 2):
+    fed = drafted[:, :, depth - 1]
+    step = walker.feed(
+      params, state, step.block, ctx, 0, depth, fed, features, None
+    )
+    features = step.features
+    found.append(step)
+  return [(step.logits, step.confidence) for step in found]
+
+
 def steps_of(walker, own, tokens, length, drafted):
   """Each place's logits [B, 2, V] and confidence after two drafts [B, 2, 2]."""
   params, ctx, (state, block) = test_dflash.read(walker, tokens, length, own)
-
-  @jax.jit
-  def run(params, state, block, ctx, drafted):
-    step = walker.start(params, state, block, ctx)
-    found = [jax.tree.map(lambda x: jnp.repeat(x, 2, 1), step)]
-    features = found[0].features
-    for depth in (1, 2):
-      fed = drafted[:, :, depth - 1]
-      step = walker.feed(
-        params, state, step.block, ctx, 0, depth, fed, features, None
-      )
-      features = step.features
-      found.append(step)
-    return [(step.logits, step.confidence) for step in found]
-
-  return run(params, state, block, ctx, drafted)
+  return jax.device_get(run(walker, params, state, block, ctx, drafted))
 
 
 @pytest.mark.parametrize('name', models.slow_unless(FAST, FORMATS))
@@ -241,6 +241,7 @@ def test_q_of_candidates_is_their_law_behind_temperature_and_cuts(tmp_path):
   draft, _ = jax.jit(drafter.propose)(
     params, memory, ctx, generate.row_keys(0, range(8))
   )
+  draft = jax.device_get(draft)
   for row, text in enumerate(tokens):
     said, _ = expected('dflash2', text[: length[row]], draft.tokens[row, :2])
     for q, logits in zip(draft.probs[row], said, strict=True):
@@ -267,7 +268,7 @@ def seen_of(rows, length):
   tokens = np.random.default_rng(2).integers(0, V, (rows, length))
   hidden = np.stack([test_dflash.features_of(row) for row in tokens])
   logits = models.score(TARGET, models.target_weights(), tokens)
-  return Seen(jnp.asarray(tokens), jnp.asarray(hidden), logits)
+  return Seen(*jax.device_put((tokens, hidden)), logits)
 
 
 @pytest.mark.parametrize(
@@ -279,15 +280,16 @@ def test_training_sees_what_drafting_sees(name):
   own, seen = models.head_of(trained, 0.3)(), seen_of(2, 16)
   params = Params(models.target_weights(), own)
   judge = functools.partial(training._judge, head)
-  first = jnp.array([[3, 8], [5, 9]])
+  first = np.array([[3, 8], [5, 9]], np.int32)
   places = jax.jit(lambda *x: [*judge(*x)])(params, seen, first)
+  places = jax.device_get(places)
   assert len(places) == head.sizes.depth
   walker = dflash.walk(head, 5)
+  tokens = np.pad(np.asarray(seen.tokens), ((0, 0), (0, 112)))
   for block in range(2):
     at = first[:, block]
-    tokens = jnp.pad(seen.tokens, ((0, 0), (0, 112)))
-    after = at[:, None] + 1 + jnp.arange(2)
-    drafted = jnp.take_along_axis(tokens, after, 1)[:, None].repeat(2, 1)
+    after = at[:, None] + 1 + np.arange(2)
+    drafted = np.take_along_axis(tokens, after, 1)[:, None].repeat(2, 1)
     steps = steps_of(walker, own, tokens, at + 1, drafted)
     for (logits, sure), place in zip(steps, places, strict=False):
       np.testing.assert_allclose(logits[:, 0], place.said[:, block], atol=1e-5)

@@ -25,6 +25,12 @@ CHANCE = ALPHA ** np.arange(DEPTH + 1) * np.append([1 - ALPHA] * DEPTH, 1)
 MOST = 40  # tokens
 
 
+def emitted(limit, *given):
+  """What a step writes to texts that are empty."""
+  state = types.SimpleNamespace(limit=limit, length=jnp.zeros_like(limit))
+  return generate.PARTS.emit(state, *given)
+
+
 @functools.cache
 def steps():
   """Every step that there is.
@@ -43,23 +49,21 @@ def steps():
   path = np.minimum(place, accepted[:, None])
   # The token behind the accepted ones is the last of the step.
   after = np.where(end.ravel() == accepted, END, 0)
-  draft = Draft(
-    jnp.asarray(tokens[:, :DEPTH]),
-    jnp.broadcast_to(jnp.arange(DEPTH), (rows, DEPTH)),
-    jnp.full(rows, DEPTH),
-    None,
-  )
-  verdict = Verdict(*map(jnp.asarray, (path, accepted, after)))
-  state = types.SimpleNamespace(
-    limit=jnp.asarray(room.ravel() + 1), length=jnp.zeros(rows, int)
-  )
-  _, kept, fits, stopped = generate.PARTS.emit(state, draft, verdict, (END,))
-  live, beta = jnp.ones(rows, bool), jnp.ones(rows)
-  none = counting.none(rows, DEPTH)
-  counts = counting.add(none, draft, verdict, kept, fits, live, beta)
+  chain, size = np.tile(np.arange(DEPTH), (rows, 1)), np.full(rows, DEPTH)
+
+  @jax.jit
+  def taken(tokens, verdict, limit):
+    draft = Draft(tokens, chain, size, None)
+    _, kept, fits, stopped = emitted(limit, draft, verdict, (END,))
+    live, beta = jnp.ones(rows, bool), jnp.ones(rows)
+    none = counting.none(rows, DEPTH)
+    counts = counting.add(none, draft, verdict, kept, fits, live, beta)
+    return counts, stopped
+
+  verdict = Verdict(path, accepted, after)
+  found = taken(tokens[:, :DEPTH], verdict, room.ravel() + 1)
   return jax.tree.map(
-    lambda x: np.asarray(x).reshape(*room.shape, *x.shape[1:]),
-    (counts, stopped),
+    lambda x: np.asarray(x).reshape(*room.shape, *x.shape[1:]), found
   )
 
 
@@ -105,13 +109,12 @@ def test_without_room_for_the_longest_step_nothing_is_counted():
 def test_a_short_draft_needs_as_much_room():
   """How much is drafted may depend on what is drawn, so it decides nothing."""
   rows = 2 * (DEPTH + 1)
-  chain = jnp.broadcast_to(jnp.arange(DEPTH), (rows, DEPTH))
-  none = jnp.zeros(rows, int)
-  draft = Draft(0 * chain, chain, jnp.arange(rows) // 2, None)
-  verdict = Verdict(jnp.zeros((rows, DEPTH + 1), int), none, none)
-  limit = DEPTH + jnp.arange(rows) % 2
-  state = types.SimpleNamespace(limit=limit, length=none)
-  _, kept, fits, _ = generate.PARTS.emit(state, draft, verdict, ())
+  chain, none = np.tile(np.arange(DEPTH), (rows, 1)), np.zeros(rows, int)
+  draft = Draft(0 * chain, chain, np.arange(rows) // 2, None)
+  verdict = Verdict(np.zeros((rows, DEPTH + 1), int), none, none)
+  limit = DEPTH + np.arange(rows) % 2
+  emit = jax.jit(lambda *x: emitted(*x, ()))
+  _, kept, fits, _ = emit(limit, draft, verdict)
   assert kept.tolist() == [1] * rows
   assert fits.tolist() == [False, True] * (DEPTH + 1)
 

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.certify import laws
 from specjax.drafters import dflash
 from specjax.drafters.dflash.module import Head, Places, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
 from specjax.loop import generate
-from specjax.models import linear, prefill, transformer, variants
+from specjax.models import linear, transformer, variants
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -44,11 +45,10 @@ def features_of(text, taps=models.DFLASH.taps):
 def read(walker, tokens, length, own):
   """Weights, a context of texts, and what a walker knows after reading them."""
   params = Params(models.target_weights(), own)
-  drafter = models.DRAFTERS['plain'][0]._replace(taps=walker.taps)
   values = promises.sampling.make(len(tokens))
-  ctx, _ = promises.fresh(drafter, params, tokens, length, values)
-  _, hidden = prefill.prefill(
-    TARGET, params.target, tokens, length, ctx.cache, walker.taps
+  given = tokens, length, values
+  ctx, hidden = jax.device_put(
+    laws._context(walker, params, *given, target=TARGET)
   )
   made = jax.jit(walker.init, static_argnums=3)(params, ctx, hidden, 1)
   return params, ctx, made
@@ -69,20 +69,20 @@ def check_along_a_text(walker, own, expected):
   start, commit = jax.jit(walker.start), jax.jit(walker.commit)
   for accepted in ([0, 3, 1, 2], [2, 0, 0, 3], [1, 1, 3, 0]):
     step = start(params, state, block, ctx)
+    said = np.asarray(step.block.logits)
     for row, text in enumerate(tokens):
       wanted = expected(text[: ctx.length[row]])
-      np.testing.assert_allclose(step.block.logits[row], wanted, atol=1e-5)
+      np.testing.assert_allclose(said[row], wanted, atol=1e-5)
     # What was rejected is seen by the target, and must leave no trace.
     hidden = []
     for row, text in enumerate(tokens):
       at, n = int(ctx.length[row]), accepted[row]
       fed = (*text[: at + n], *random.integers(0, models.VOCAB, 4 - n))
       hidden.append(features_of(fed, walker.taps)[at - 1 : at + 3])
-    new = jnp.asarray(accepted, jnp.int32)
-    path = jnp.minimum(jnp.arange(4), new[:, None])
-    ctx = ctx._replace(length=ctx.length + new + 1)
-    verdict = Verdict(path, new, new)
-    hidden = jnp.asarray(np.stack(hidden), jnp.float32)
+    new = np.array(accepted, np.int32)
+    path = np.minimum(np.arange(4), new[:, None])
+    ctx = ctx._replace(length=np.asarray(ctx.length) + new + 1)
+    verdict, hidden = Verdict(path, new, new), np.stack(hidden)
     state = commit(params, state, step.block, ctx, verdict, hidden)
 
 
@@ -92,12 +92,12 @@ def test_a_mask_may_be_a_token_of_the_target():
   weights = models.target_weights()
   params = Params(weights, own)
   assert {*Head(TARGET, sizes).shapes()} == {*own}
-  ours = Head(TARGET, sizes).embed(params, jnp.array([5]), 3)
-  np.testing.assert_array_equal(
-    ours[0], weights['embedding'][jnp.array([5, 3, 3])]
-  )
-  learned = HEAD.embed(Params(weights, OWN()), jnp.array([5]), 3)[0]
-  expected = [weights['embedding'][5], OWN()['mask'], OWN()['mask']]
+  table, tokens = np.asarray(weights['embedding']), np.array([5])
+  embed = jax.jit(Head.embed, static_argnums=(0, 3))
+  ours = embed(Head(TARGET, sizes), params, tokens, 3)
+  np.testing.assert_array_equal(ours[0], table[[5, 3, 3]])
+  learned = embed(HEAD, Params(weights, OWN()), tokens, 3)[0]
+  expected = [table[5], OWN()['mask'], OWN()['mask']]
   np.testing.assert_array_equal(learned, np.stack(expected))
 
 
@@ -131,27 +131,30 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
   chances = (0.5, 0.25, 0.75, 0.125, 0.5)  # of the target, after each token
   said = (0.5, 0.75)  # of the two places of every block
 
-  def law(chance):
-    return jnp.log(jnp.array([chance, 1 - chance]))
+  def law(*chances):
+    return np.log([[p, 1 - p] for p in chances]).astype(np.float32)
 
   seen = Seen(
-    jnp.array([[0, 1, 1, 0, 1]]),
-    jnp.zeros((1, 5, 2, WIDTH)),
-    jnp.stack([law(p) for p in chances])[None],
+    np.array([[0, 1, 1, 0, 1]]),
+    np.zeros((1, 5, 2, WIDTH), np.float32),
+    law(*chances)[None],
   )
   asked = []
 
   def say_many(self, params, tokens, hidden, first):
     asked.append(first)
-    both = jnp.stack([law(q) for q in said])
-    return Places(jnp.broadcast_to(both, (1, first.shape[1], 2, 2)), None)
+    return Places(jnp.tile(law(*said), (1, first.shape[1], 1, 1)), None)
+
+  def judged(anchors):
+    sizes = models.DFLASH_SIZES | {'block': 3}
+    trained = dflash.trainable(TARGET, **sizes, anchors=anchors)
+    loss = functools.partial(trained.loss, None)
+    with_places = jax.jit(lambda *x: (loss(*x), asked.pop()))
+    return functools.partial(with_places, seen)
 
   monkeypatch.setattr(Head, 'say_many', say_many)
-  trained = dflash.trainable(
-    TARGET, **models.DFLASH_SIZES | {'block': 3}, anchors=9
-  )
-  found = trained.loss(None, seen, jax.random.key(0))
-  assert sorted(asked[0][0].tolist()) == [0, 1, 2]
+  found, first = judged(9)(jax.random.key(0))
+  assert sorted(first[0].tolist()) == [0, 1, 2]
   weight = 1 / (1 + math.exp(-1 / 1.5))
   for k, share in ((0, weight), (1, 1 - weight)):
     terms = [
@@ -159,28 +162,24 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
       for p in chances[k : k + 3]
     ]
     assert found[f'place{k + 1}'] == pytest.approx(share * sum(terms) / 3)
-  two = dflash.trainable(
-    TARGET, **models.DFLASH_SIZES | {'block': 3}, anchors=2
-  )
-  keys = jax.random.split(jax.random.key(0), 9)
-  for key in keys:
-    two.loss(None, seen, key)
-  places = [tuple(first[0].tolist()) for first in asked[1:]]
+  _, firsts = jax.vmap(judged(2))(jax.random.split(jax.random.key(0), 9))
+  places = [*map(tuple, firsts[:, 0].tolist())]
   assert all(a != b for a, b in places)
   assert len({*places}) > 3
 
 
 def test_guesses_are_counted_behind_the_prompt():
-  tokens = jnp.asarray(promises.texts(3)[0][:, :16])
+  tokens = promises.texts(3)[0][:, :16]
   params = Params(models.target_weights(), OWN())
   logits = models.score(TARGET, params.target, tokens)
   hidden = np.stack([features_of(row) for row in tokens])
   seen = Seen(tokens, hidden, logits)
   found = jax.jit(models.DFLASH.measure, static_argnums=2)(params, seen, 6)
-  first = jnp.broadcast_to(jnp.arange(6, 12), (3, 6))
+  first = np.tile(np.arange(6, 12), (3, 1))
   said = jax.jit(HEAD.say_many)(params, tokens, hidden, first).logits
+  found, said = jax.device_get((found, said))
   for k in range(BLOCK - 1):
-    goal = seen.logits[:, 6 + k : 12 + k].argmax(-1)
+    goal = np.asarray(logits)[:, 6 + k : 12 + k].argmax(-1)
     assert found['hits'][k, 0] == (said[:, :, k].argmax(-1) == goal).sum()
     assert found['hits'][k].sum() <= found['counted'][k] == 18
 
@@ -196,7 +195,7 @@ def test_drafts_and_windows_must_hold_a_block(tmp_path):
     loaded.make(5)
   with pytest.raises(ValueError, match='nobody counted'):
     dflash.load(Target(TARGET), tmp_path / 'head', tree=4)
-  seen = Seen(jnp.zeros((1, 4), int), jnp.zeros((1, 4, 2, 8)), None)
+  seen = Seen(np.zeros((1, 4), int), np.zeros((1, 4, 2, 8)), None)
   with pytest.raises(
     ValueError, match='windows of 4 tokens hold no block of 5'
   ):

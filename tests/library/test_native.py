@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 from specjax import native
+from specjax.loop import generate
 from specjax.models import layouts, linear, prefill, transformer, variants
 from tests.support import models
 
 pytestmark = pytest.mark.usefixtures('kernel')
 ROWS = 1, 2, 3, 5, 6, 7, 8, 12, 13, 64
+product = jax.jit(native.product)
 
 
 def pair(rows, inputs, outputs, dtype='float32', seed=0):
@@ -28,9 +30,8 @@ def pair(rows, inputs, outputs, dtype='float32', seed=0):
   draw = np.random.default_rng(seed)
   x = draw.standard_normal((rows, inputs)).astype(np.float32)
   w = draw.standard_normal((inputs, outputs))
-  w = jnp.asarray(w, dtype)
-  blocks = linear.to_blocks(w)
-  return jnp.asarray(x), np.asarray(w.astype(jnp.float32), np.float64), blocks
+  w = w.astype(jnp.dtype(dtype))
+  return x, w.astype(np.float64), np.asarray(linear.to_blocks(w))
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -38,9 +39,8 @@ def pair(rows, inputs, outputs, dtype='float32', seed=0):
 def test_products_are_those_of_numpy(sizes, dtype):
   for rows in (1, 6, 13):  # Other numbers have the same bits, see below.
     x, w, blocks = pair(rows, *sizes, dtype)
-    exact = np.asarray(x, np.float64) @ w
-    scale = np.abs(np.asarray(x, np.float64)) @ np.abs(w)
-    found = np.asarray(native.product(x, blocks))
+    exact, scale = x.astype(np.float64) @ w, abs(x.astype(np.float64)) @ abs(w)
+    found = product(x, blocks)
     assert found.dtype == np.float32
     # One rounding an input, of the sum so far.
     assert (np.abs(found - exact) <= sizes[0] * 2.0**-24 * scale).all()
@@ -49,22 +49,18 @@ def test_products_are_those_of_numpy(sizes, dtype):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_a_row_has_the_same_bits_beside_others(dtype):
   x, _, blocks = pair(max(ROWS), 512, 1024, dtype)
-  alone = [np.asarray(native.product(row[None], blocks))[0] for row in x]
+  alone = [np.asarray(product(row[None], blocks))[0] for row in x]
   for rows in ROWS:
-    found = np.asarray(native.product(x[:rows], blocks))
-    np.testing.assert_array_equal(found, alone[:rows])
+    np.testing.assert_array_equal(product(x[:rows], blocks), alone[:rows])
 
 
 def test_products_at_the_same_time_do_not_disturb_each_other():
   cases = [pair(rows, 512, 2048, seed=rows) for rows in (1, 4, 8)]
-  run = jax.jit(native.product)
-  once = [np.asarray(run(x, blocks)) for x, _, blocks in cases]
+  once = [np.asarray(product(x, blocks)) for x, _, blocks in cases]
 
   def again(case):
     (x, _, blocks), expected = case
-    return all(
-      np.array_equal(np.asarray(run(x, blocks)), expected) for _ in range(60)
-    )
+    return all(np.array_equal(product(x, blocks), expected) for _ in range(60))
 
   with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
     assert all(pool.map(again, zip(cases, once, strict=True)))
@@ -72,15 +68,15 @@ def test_products_at_the_same_time_do_not_disturb_each_other():
 
 def test_batches_are_rows():
   x, _, blocks = pair(12, 64, 48)
-  together = native.product(x, blocks)
+  together = np.asarray(product(x, blocks))
   batches = x.reshape(2, 3, 2, 64)
   of_batches = jax.vmap(jax.vmap(native.product, (0, None)), (0, None))
-  found = of_batches(batches, blocks)
+  found = np.asarray(jax.jit(of_batches)(batches, blocks))
   np.testing.assert_array_equal(found.reshape(12, -1), together)
-  many = jnp.stack([blocks, 2 * blocks])
-  for rows in (x, jnp.stack([x, x])):
+  many = np.stack([blocks, 2 * blocks])
+  for rows in (x, np.stack([x, x])):
     own = 0 if rows.ndim == 3 else None
-    found = jax.vmap(native.product, (own, 0))(rows, many)
+    found = jax.jit(jax.vmap(native.product, (own, 0)))(rows, many)
     np.testing.assert_array_equal(found[0], together)
     np.testing.assert_array_equal(found[1], 2 * together)
 
@@ -90,16 +86,16 @@ def test_batches_are_rows():
 )
 def test_what_it_does_not_multiply_is_refused(x, w):
   with pytest.raises(jax.errors.JaxRuntimeError, match=r'x must be \[R, in\]'):
-    jax.block_until_ready(native.product(jnp.zeros(x), jnp.zeros(w)))
+    jax.block_until_ready(product(*(np.zeros(y, 'float32') for y in (x, w))))
 
 
 def test_rows_beyond_a_chunk_have_the_bits_of_a_few():
   """Of chunks of 256 rows at most, in equal parts."""
   x, w, blocks = pair(515, 130, 64)
-  found = native.product(x, blocks)
+  found = np.asarray(product(x, blocks))
   np.testing.assert_allclose(found, x @ w, atol=1e-4)
   for first in (0, 169, 340, 510):
-    few = native.product(x[first : first + 5], blocks)
+    few = product(x[first : first + 5], blocks)
     np.testing.assert_array_equal(found[first : first + 5], few)
 
 
@@ -107,13 +103,14 @@ def weights(model):
   return jax.jit(model.init)(jax.random.key(0))
 
 
-TOKENS = jnp.arange(7)[None]
+TOKENS = np.arange(7)[None]
 
 
 def begun(model, params):
   cache = transformer.open_cache(model, params, 1, 128)
   length = jnp.full(1, 3, jnp.int32)
-  return prefill.prefill(model, params, TOKENS[:, :3], length, cache)[0]
+  tokens = jnp.asarray(TOKENS[:, :3])
+  return prefill.prefill(model, params, tokens, length, cache)[0]
 
 
 def fed(model, params, cache):
@@ -145,7 +142,7 @@ def test_a_prompt_is_read_in_short_blocks():
   """A row takes the kernel time, whether a text has it or not."""
   made = models.tiny(64, 2, width=32, head_dim=16, max_positions=1024)
   params, read = weights(made), []
-  tokens = jnp.arange(1024)[None] % 64
+  tokens = np.arange(1024)[None] % 64
   for model, its in ((made, params), layouts.to_native(made, params)):
     sizes = []
 
@@ -153,18 +150,18 @@ def test_a_prompt_is_read_in_short_blocks():
       sizes.append(tokens.shape[1])
       return model.forward(params, tokens, *rest, **taps)
 
-    cache = transformer.open_cache(model, its, 1, 1024)
-    spy = model._replace(forward=forward)
-    length = jnp.full(1, 131, jnp.int32)  # The last token stays to be fed.
-    read.append((prefill.prefill(spy, its, tokens, length, cache)[0], sizes))
+    spy, length = model._replace(forward=forward), np.array([131], np.int32)
+    cache, _ = generate._prefill(its, tokens, length, None, target=spy, taps=())
+    read.append((jax.device_get(cache), sizes))
   (whole, large), (blocks, small) = read
   assert set(large) == {512}
   assert set(small) == {64}
   for one, other in zip(whole, blocks, strict=True):
     for i, axis in enumerate((-1, -2)):
-      kept = [jnp.take(kv[i], jnp.arange(130), axis) for kv in (one, other)]
+      # The last token stays to be fed.
+      kept = [kv[i].take(np.arange(130), axis) for kv in (one, other)]
       np.testing.assert_allclose(*kept, atol=1e-5)
-      assert jnp.abs(kept[0]).min() > 0
+      assert abs(kept[0]).min() > 0
 
 
 @pytest.mark.parametrize(
@@ -189,9 +186,11 @@ def test_models_of_other_families_have_the_same_logits(name):
   options = models.CHOICES[name]
   model = models.tiny(64, 2, width=32, head_dim=16, **options)
   draw = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: jnp.asarray(draw.normal(x.ndim == 1, 0.3, x.shape), x.dtype),
-    weights(model),
+  params = jax.device_put(
+    jax.tree.map(
+      lambda x: draw.normal(x.ndim == 1, 0.3, x.shape).astype(x.dtype),
+      weights(model),
+    )
   )
   made = layouts.to_native(model, params)
   want, (found, calls) = logits(model, params), logits_of_kernel(*made)

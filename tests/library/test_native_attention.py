@@ -35,7 +35,7 @@ def make(tokens, width, block, dtype='float32', seed=0):
 
   def memory(slots):
     rows = normal(B, slots, G, width), normal(B, slots, G, width)
-    rows = [jnp.asarray(x, dtype) for x in rows]
+    rows = [x.astype(jnp.dtype(dtype)) for x in rows]
     return tuple(caches.block_of_rows(*rows))
 
   mask = draw.random((B, tokens, block)) < 0.6
@@ -49,7 +49,6 @@ def options_of(tokens, biases, window=None, sinks=0, cap=None, bias=False):
   first = None
   if window is not None:
     first = LENGTH[:, None] + np.arange(tokens) - (window - 1)
-    first = jnp.asarray(first)
   own = biases if bias else None
   return {'first': first, 'sinks': sinks, 'cap': cap, 'bias': own}
 
@@ -65,8 +64,7 @@ def expected(data, first=None, sinks=0, cap=None, bias=None, length=LENGTH):
   """In float64; and how large a sum of the values' magnitudes is."""
   q, cache, block, mask, _ = data
   cache, block = (
-    [np.asarray(x.astype(jnp.float32), np.float64) for x in memory]
-    for memory in (cache, block)
+    [x.astype(np.float64) for x in memory] for memory in (cache, block)
   )
   made, scale = np.zeros(q.shape), np.zeros(q.shape)
   for b, t, g, r in np.ndindex(*q.shape[:-1]):
@@ -143,8 +141,8 @@ def test_what_is_in_no_use_does_not_matter():
   want = attend(q, cache, LENGTH, block, mask, None, None)
   unused = np.arange(SLOTS) >= LENGTH[:, None]
   broken = (
-    jnp.where(unused[:, None, None], 1e30, cache[0]),
-    jnp.where(unused[:, None, :, None], jnp.nan, cache[1]),
+    np.where(unused[:, None, None], np.float32(1e30), cache[0]),
+    np.where(unused[:, None, :, None], np.float32(np.nan), cache[1]),
   )
   found = attend(q, broken, LENGTH, block, mask, None, None)
   np.testing.assert_array_equal(found, want)
@@ -216,22 +214,18 @@ def test_weights_are_exponentials():
     some = places[start : start + 16]
     values = np.zeros((1, 1, slots, 16), np.float32)
     values[0, 0, some, np.arange(len(some))] = 1
-    found = native.attend(
-      jnp.asarray(q),
-      (jnp.asarray(keys), jnp.asarray(values)),
-      jnp.full(1, slots),
-      (none.swapaxes(2, 3), none),
-      mask,
-    )[0, 0, 0, 0, : len(some)]
-    ratio = np.asarray(found, np.float64) * exact.sum() / exact[some]
+    block, length = (none.swapaxes(2, 3), none), np.full(1, slots)
+    found = attend(q, (keys, values), length, block, mask, None, None)
+    found = np.asarray(found, np.float64)[0, 0, 0, 0, : len(some)]
+    ratio = found * exact.sum() / exact[some]
     assert np.abs(ratio - 1).max() < 2e-6
 
 
 def test_sequences_under_vmap_are_sequences():
   q, cache, block, mask, _ = make(2, 16, 3)
-  want = native.attend(q, cache, jnp.asarray(LENGTH), block, mask)
+  want = attend(q, cache, LENGTH, block, mask, None, None)
   each = jax.vmap(lambda *x: native.attend(*jax.tree.map(lambda y: y[None], x)))
-  found = each(q, cache, jnp.asarray(LENGTH), block, jnp.asarray(mask))
+  found = jax.jit(each)(q, cache, LENGTH, block, mask)
   np.testing.assert_array_equal(found[:, 0], want)
 
 
@@ -240,11 +234,14 @@ def test_sequences_under_vmap_are_sequences():
 )
 def test_sizes_that_it_has(width, slots):
   fits = native.attends(width, slots)
-  q = jnp.zeros((1, 1, 1, 1, width))
-  memory = jnp.zeros((1, 1, width, slots)), jnp.zeros((1, 1, slots, width))
-  block = jnp.zeros((1, 1, width, 1)), jnp.zeros((1, 1, 1, width))
+
+  def zeros(*shape):
+    return np.zeros((1, 1, *shape), np.float32)
+
+  memory, block = ((zeros(width, n), zeros(n, width)) for n in (slots, 1))
+  q, mask = zeros(1, 1, width), np.ones((1, 1, 1), bool)
   run = functools.partial(
-    native.attend, q, memory, jnp.ones(1), block, jnp.ones((1, 1, 1), bool)
+    attend, q, memory, np.ones(1), block, mask, None, None
   )
   if fits:
     assert not np.asarray(run()).any()
@@ -256,7 +253,7 @@ def test_sizes_that_it_has(width, slots):
 @pytest.mark.parametrize('kind', ['mask', 'length', 'first', 'bias', 'values'])
 def test_what_does_not_fit_is_refused(kind):
   q, cache, block, mask, bias = make(2, 16, 3)
-  length, first = jnp.asarray(LENGTH), jnp.zeros((B, 2), jnp.int32)
+  length, first = LENGTH, np.zeros((B, 2), np.int32)
   if kind == 'mask':
     mask = mask[:1]
   elif kind == 'length':
@@ -267,17 +264,16 @@ def test_what_does_not_fit_is_refused(kind):
     bias = bias[0][:1], bias[1]
   else:
     cache = cache[0], cache[1].astype(jnp.bfloat16)
-  run = functools.partial(native.attend, first=first, bias=bias)
   with pytest.raises(jax.errors.JaxRuntimeError, match='must be'):
-    jax.block_until_ready(run(q, cache, length, block, mask))
+    jax.block_until_ready(attend(q, cache, length, block, mask, first, bias))
 
 
 def test_keys_of_a_cache_far_apart_are_copied():
   q, cache, block, mask, _ = make(3, 32, 5)
   room = 2048 - SLOTS
   wide = (
-    jnp.pad(cache[0], ((0, 0), (0, 0), (0, 0), (0, room))),
-    jnp.pad(cache[1], ((0, 0), (0, 0), (0, room), (0, 0))),
+    np.pad(cache[0], ((0, 0), (0, 0), (0, 0), (0, room))),
+    np.pad(cache[1], ((0, 0), (0, 0), (0, room), (0, 0))),
   )
   found = attend(q, wide, LENGTH, block, mask, None, None)
   want = attend(q, cache, LENGTH, block, mask, None, None)
@@ -291,24 +287,29 @@ def test_heads_are_turned_and_laid_out(turned, group):
   b, t, g, d = 2, 5, 3, 20
   draw = np.random.default_rng(0)
   qkv = draw.normal(size=(b, t, g, group + 2, d)).astype(np.float32)
-  positions = jnp.asarray(draw.integers(0, 3000, (b, t)), jnp.float32)
+  positions = draw.integers(0, 3000, (b, t)).astype(np.float32)
   turning = rotary.frequencies(10_000.0, turned), 1.1
-  turns = rotary.turns(positions, *turning) if turned else None
-  found = jax.jit(native.heads)(qkv, turns, 0.25)
-  q, k, v = np.split(qkv, (group, group + 1), 3)
-  if turned:
-    q, k = (rotary.rotate(x, positions, *turning) for x in (q, k))
-  want = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
-  np.testing.assert_allclose(found[0], q * 0.25, atol=1e-6)
-  np.testing.assert_allclose(found[1], want.k, atol=4e-6)
-  np.testing.assert_array_equal(found[2], want.v)
-  alone = jax.vmap(
-    lambda x, *turn: native.heads(
-      x[None], tuple(y[None] for y in turn) or None, 0.25
-    )
-  )(qkv, *(turns or ()))
-  for one, together in zip(alone, found, strict=True):
-    np.testing.assert_array_equal(one[:, 0], together)
+
+  @jax.jit
+  def made():
+    turns = rotary.turns(jnp.asarray(positions), *turning) if turned else ()
+    q, k, v = jnp.split(qkv, (group, group + 1), 3)
+    if turned:
+      q, k = (rotary.rotate(x, positions, *turning) for x in (q, k))
+    kept = caches.block_of_rows(k[..., 0, :], v[..., 0, :])
+    return turns, (0.25 * q, *kept)
+
+  @jax.jit
+  def one(x, *turn):
+    return native.heads(x[None], tuple(y[None] for y in turn) or None, 0.25)
+
+  turns, want = made()
+  found = jax.jit(native.heads)(qkv, turns or None, 0.25)
+  np.testing.assert_allclose(found[0], want[0], atol=1e-6)
+  np.testing.assert_allclose(found[1], want[1], atol=4e-6)
+  np.testing.assert_array_equal(found[2], want[2])
+  for alone, together in zip(jax.vmap(one)(qkv, *turns), found, strict=True):
+    np.testing.assert_array_equal(alone[:, 0], together)
 
 
 def test_heads_that_do_not_fit_are_refused():

@@ -6,6 +6,7 @@ named must be there in the logits, too.
 
 import contextlib
 import functools
+import itertools
 import types
 from unittest import mock
 
@@ -29,20 +30,15 @@ from tests.support import models
 TEXT = texts_of()[0, 1].tolist()
 PROMPT, NEW = TEXT[:31], TEXT[31:40]
 SLOTS, ROWS = 128, 5
+NEW_SIZE = itertools.count(512)
 LEAST = 3  # rows of a block in which a planted operation adds otherwise
 
 
-@pytest.fixture(autouse=True)
-def compiled_anew():
-  """Forgets what was traced of functions that these tests change."""
-  jax.clear_caches()
-  yield
-  jax.clear_caches()
-
-
 def form(layers=1):
+  """A model that is traced anew, whatever was traced of equal ones."""
   model, params = made('float32')
-  return variants.first_layers(model, layers), params
+  sizes = {'num_layers': layers, 'windows': model.config.windows[:layers]}
+  return variants._changed(model, **sizes, max_positions=next(NEW_SIZE)), params
 
 
 def ways(model, params, rows=ROWS, batch=1):

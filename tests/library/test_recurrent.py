@@ -12,7 +12,7 @@ from specjax.certify import tiny_models
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
-from specjax.models import prefill, recurrent, transformer
+from specjax.models import recurrent
 from specjax.models.config import GatedDelta, Mamba2, ShortConv
 from specjax.stats import fit_tests
 from specjax.types import Params, Spec
@@ -41,18 +41,15 @@ SETTINGS = 'T 1', 'T 1.5, top-k 2'
 def weights(model=MODEL, seed=0):
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   random = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda x: jnp.asarray(random.normal(x.ndim == 1, 0.5, x.shape)), shapes
+  return jax.device_put(
+    jax.tree.map(lambda x: random.normal(x.ndim == 1, 0.5, x.shape), shapes)
   )
 
 
 def params(model, other=0.1):
-  near = jax.tree.map(
-    lambda x, y: (1 - other) * x + other * y,
-    weights(model),
-    weights(model, seed=1),
-  )
-  return Params(weights(model), near)
+  one, two = jax.device_get((weights(model), weights(model, seed=1)))
+  near = jax.tree.map(lambda x, y: (1 - other) * x + other * y, one, two)
+  return Params(weights(model), jax.device_put(near))
 
 
 TREE = 0, 0, 0, 1, 1, 2, 5
@@ -76,9 +73,8 @@ def test_texts_and_states_are_those_of_plain_decoding(kind, float64):
   accepted = state.counts.accepted.sum()
   assert 0 < accepted < state.counts.tried.sum()
   assert not state.done.any()
-  cache = transformer.open_cache(model, weights(model), *state.tokens.shape)
-  again, _ = prefill.prefill(
-    model, weights(model), state.tokens, state.length, cache
+  again, _ = generate._prefill(
+    weights(model), state.tokens, state.length, None, target=model, taps=()
   )
   found, wanted = caches.states(state.cache), caches.states(again)
   assert len(found) == len(SIZES[kind].layers)
@@ -116,12 +112,17 @@ def test_the_law_of_the_text_is_that_of_plain_sampling():
 def test_of_layers_that_convolve_the_last_inputs_are_kept():
   """Along a path, of rows that lie elsewhere in the block."""
   sizes = ShortConv((0,), 2, kernel=3)
-  before = recurrent.empty(sizes, 2, jnp.float32)
-  before = before._replace(last=jnp.arange(-8.0, 0).reshape(2, 2, 2))
-  rows = recurrent.open_rows(before, sizes, 4)
-  rows = rows._replace(inputs=jnp.arange(16.0).reshape(2, 4, 2))
-  path = jnp.array([[0, 2, 3]] * 2)
-  after = recurrent.advance(before, rows, path, jnp.array([1, 3]))
+  path, count = np.array([[0, 2, 3]] * 2), np.array([1, 3])
+
+  @jax.jit
+  def advanced():
+    before = recurrent.empty(sizes, 2, jnp.float32)
+    before = before._replace(last=jnp.arange(-8.0, 0).reshape(2, 2, 2))
+    rows = recurrent.open_rows(before, sizes, 4)
+    rows = rows._replace(inputs=jnp.arange(16.0).reshape(2, 4, 2))
+    return recurrent.advance(before, rows, path, count)
+
+  after = advanced()
   assert after.last.tolist() == [[[-6, -5], [0, 1]], [[12, 13], [14, 15]]]
   assert after.state.size == 0
 

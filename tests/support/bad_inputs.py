@@ -209,7 +209,7 @@ draft_lengths experiments/draft_lengths.py:
 contest experiments/contest.py:
   kinds ("mlp",)
   steps () (20,)
-  gammas (9,)
+  kinds=("medusa",) gammas=(9,) => gammas
   batch 0
 against experiments/against.py:
   batch 2
