@@ -381,46 +381,37 @@ def test_a_step_reads_the_experts_of_its_tokens(tokens, read):
 
 
 @pytest.mark.parametrize(
-  ('length', 'prompt', 'configs', 'new'),
+  ('length', 'prompt', 'sizes', 'new'),
   [
-    (16, '', [(128, 5, None)], 64),
-    (112, '', [(128, 5, None)], 16),
-    (113, '', [(128, 5, None)], 64),  # Too few are left: as many as prompts.
-    (100, 'a', [(128, 5, None)], 64),
     (16, '', [(48, 5, None)], 24),
+    (100, 'a', [(128, 5, None)], 64),
     (16, '', [(2, 5, None), None], 1),
     (20, '', [(128, 5, None), (40, 5, None)], 20),
-    # Two tokens of its own for one of the target's.
+    # Two tokens of a draft for one of the target.
     (4, '', [(128, 5, None), (90, 6, None)], 22),
     # An encoder reads the prompt.
-    (100, '', [(128, 5, 'encoder')], 64),
-    (16, '', [None], 64),
-    (100, '', [None], 28),
+    (240, '', [(512, 5, None), (256, 5, 'encoder')], 128),
+    (240, '', [(512, 5, None), (256, 5, None)], 16),
+    (200, '', [None], 56),
   ],
 )
-def test_new_tokens_are_at_most_half(length, prompt, configs, new, monkeypatch):
+def test_new_tokens_are_at_most_half(length, prompt, sizes, new, monkeypatch):
+  """What cannot be described is refused later."""
   made = types.SimpleNamespace
   names = 'max_positions', 'vocab_size', 'encoder'
 
-  def describe(one):
-    if one is None:
+  def describe(path, of=0):
+    if (one := sizes[of or path]) is None:
       raise CheckpointError('damaged')
     config = made(**dict(zip(names, one, strict=True)))
     return made(model=made(config=config))
 
-  target, *others = configs
-  monkeypatch.setattr(
-    plan.checkpoints, 'describe', lambda path: describe(target)
-  )
+  monkeypatch.setattr(plan.checkpoints, 'describe', describe)
   drafters = [
-    made(
-      describe=lambda path, one=one, a=0: describe(one),
-      path='',
-      options={'a': 1},
-    )
-    for one in others
+    made(describe=describe, path='', options={'of': i})
+    for i in range(1, len(sizes))
   ]
-  drafters.append(made(describe=None))
+  drafters += [made(describe=None)]
   x = made(prompt=prompt, prompts=made(length=length))
-  located = made(target='t', levels=lambda: drafters)
+  located = made(target=0, levels=lambda: drafters)
   assert plan._new_tokens(x, located) == new
