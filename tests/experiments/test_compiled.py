@@ -264,6 +264,46 @@ def test_thunks_are_counted(module, turns):
   assert {what for what, *_ in made} == {'nodes', 'graphs'}
 
 
+def test_what_a_small_program_consists_of():
+  """The entry comes first here; nothing that is fetched is a weight.
+
+  The host waits for a condition, unless a graph holds both of its branches.
+  """
+  module = hlo.Module(
+    """ENTRY %main (k: f32[8]) -> f32[8] {
+  %k = f32[8]{0} parameter(0), metadata={op_name="state.cache[0].k"}
+  %start = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(%k)
+  %if = f32[8]{0} conditional(%k), metadata={op_name="jit(loop)/body/judge/a"}
+}
+
+%other (a: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+}
+"""
+  )
+  assert module.entry == 'main'
+  step, _ = hlo.count(module, {})
+  assert step == {
+    ('prefetched', '', 'fetch'): 8 * 4,
+    ('kernels', 'judge', ''): 1,
+  }
+  line = '{}001: kConditional [source | sink]\n'
+  names = THUNK_NAMES.replace('"copy.0"', '"if"')
+  made = hlo.count_thunks(module, line.format(''), names, {})
+  assert made == {('waits', 'judge', ''): 1}
+  inside = '000: kCommandBuffer [source | sink]\n' + line.format('  ')
+  made = hlo.count_thunks(module, inside, names, {})
+  assert made == {('graphs', '', ''): 1}
+
+
+@pytest.mark.parametrize(('slots', 'blocks'), [(512, 1), (513, 2), (1024, 2)])
+def test_blocks_of_a_uniform_walk(slots, blocks):
+  path = 'jit(loop)/while/body/score/layer0/attention/each3/add/while'
+  line = f'  %w = s32[] while(%p), metadata={{op_name="{path}"}}'
+  module = hlo.Module(f'%l (p: s32[]) -> s32[] {{\n{line}\n}}')
+  assert hlo.turns_of(module, lambda *_: slots, 4) == {'w': blocks}
+
+
 GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, exchange=1e9)
 TPU = GPU._replace(clock=1e6)
 

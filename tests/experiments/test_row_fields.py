@@ -173,20 +173,3 @@ def test_a_prediction_and_the_loop_by_hand():
     *('tau_ci', 'difference_ci', 'speedup_ci', 'speedup_at_work_ci'),
     'predicted_over_measured_ci',
   }
-
-
-def test_chances_along_a_text():
-  """Drawn drafts are kept by q over p, copied ones where they are the text."""
-  text = np.array([7, 8, 9])
-  tokens, size = np.array([[7, 8], [8, 5], [9, 3]]), np.array([2, 2, 2])
-  p, q, beta = np.array([[0.5, 0.2, 0.4], [0.4, 0.3, 0.1], [0.5] * 3])
-  drawn = replay.Watched(text, p, q, beta, tokens, size, True)
-  assert drawn.accept(1).tolist() == [[0.8], [1.0], [0.25]]
-  # A step begins at the first place, at the second by 0.2, else at the third.
-  assert drawn.calls(1) == pytest.approx(2)
-  assert drawn.calls_by_beta(1) == 1 + 0.5 + 0.75
-  copied = drawn._replace(drawn=False)
-  assert copied.accept(2).tolist() == [[1, 1], [1, 0], [1, 0]]
-  short = copied._replace(size=np.array([1, 0, 2]))
-  assert short.accept(2)[:2].tolist() == [[1, 0], [0, 0]]
-  assert short.accept(1)[:, 0].tolist() == [1, 0, 1]

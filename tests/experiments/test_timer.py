@@ -6,7 +6,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from specjax import verify
 from specjax.bench import costs, measure
@@ -62,12 +61,6 @@ def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
     (('a', (1, 1.5)), 7),
   ]
   assert timed[9] == (('d', (8, 1.5)), 7)
-
-
-def test_seconds_of_a_step_are_those_of_the_row_with_most(monkeypatch):
-  run = made.run([9, 4], [5, 2], seconds=10.0)
-  monkeypatch.setattr(measure, 'decode', lambda way, job, steps: run)
-  assert costs.seconds_per_step(None, None) == 2.0
 
 
 def test_a_row_without_a_step_says_nothing_of_the_pace():
@@ -167,58 +160,3 @@ def test_the_known_text_is_the_prompt_and_what_was_added():
   text = costs.known_text(job, run, models.TARGET.config)
   assert text.shape == (3, 128)
   assert text[:, :4].tolist() == [[1, 2, 5, 0], [3, 6, 7, 0], [4, 0, 0, 0]]
-
-
-def test_programs_are_counted_once_and_called_twice_on_a_mesh(monkeypatch):
-  """The second call of a mesh's program compiles nothing."""
-  calls = []
-
-  def decode(way, job, **options):
-    assert options == {'steps': 1, 'timed': False}
-    calls.append(job)
-
-  monkeypatch.setattr(measure, 'decode', decode)
-  monkeypatch.setattr(generate, 'count_programs', lambda: 3 + len(calls))
-  alone, placed = (
-    types.SimpleNamespace(target=types.SimpleNamespace(placement=place))
-    for place in (None, 'a mesh')
-  )
-  ways = [(Decoding(x, None), i) for i, x in enumerate((placed, alone, placed))]
-  assert measure.compile_all(ways) == 3
-  assert calls == [1, 0, 2, 0, 2]
-
-
-def test_steps_of_conversations_are_those_of_all_turns():
-  one, other = made.run([4, 4], [3, 2]), made.run([4, 0], [4, 0])
-  assert one.steps == 3
-  whole = made.run([8, 4], [7, 2])
-  assert dataclasses.replace(whole, turns=[one, other]).steps == 3 + 4
-
-
-def test_a_log_is_longer_by_steps_that_nobody_took():
-  log = measure.Log(*(np.full((2, 3), i) for i in (1, 2, 3)))
-  for x, first, fill in zip(log.padded(2), log, (-1, 0, 0), strict=True):
-    assert x.tolist() == [[*line, fill, fill] for line in first.tolist()]
-
-
-@pytest.mark.parametrize(
-  ('lines', 'found'), [(49, False), (50, False), (51, True)]
-)
-def test_half_of_the_memory_maps_are_a_crowd(monkeypatch, lines, found):
-  def path(name):
-    there = types.SimpleNamespace(exists=lambda: True)
-    there.read_bytes = lambda: b'a map\n' * lines
-    there.read_text = lambda: '100\n'
-    return there
-
-  monkeypatch.setattr(measure.pathlib, 'Path', path)
-  assert measure.crowded() is found
-  assert measure.crowded(0.49) is (lines > 49)
-
-
-@pytest.mark.parametrize('bad', [np.nan, np.inf])
-def test_a_weight_that_is_not_finite_is_named(bad):
-  weights = {'a': {'b': jnp.ones(2)}, 'ids': jnp.arange(2), 'x': 'text'}
-  assert 'all weights are finite' in str(measure.not_finite(weights))
-  weights['a']['b'] = jnp.array([1.0, bad])
-  assert 'weights are: a.b;' in str(measure.not_finite(weights))

@@ -816,7 +816,7 @@ def _file() -> bytes:
 # Keys of a file, without a file
 
 
-class Field(NamedTuple):
+class Key(NamedTuple):
   """A key of a file."""
 
   value: object
@@ -825,8 +825,8 @@ class Field(NamedTuple):
     return self.value
 
 
-def keys(architecture, **values):
-  fields = {name.replace('__', '.'): Field(x) for name, x in values.items()}
+def metadata(architecture, values):
+  fields = {f'{architecture}.{name}': Key(x) for name, x in values.items()}
   return gguf_files._Metadata(pathlib.Path('x'), fields, architecture, set())
 
 
@@ -839,70 +839,45 @@ def keys(architecture, **values):
     *(('gemma2', 46, 144), ('gemma3', 62, 144)),
   ],
 )
-def test_the_scale_of_queries_of_gemma(architecture, layers, width):
-  of_file = {
-    f'{architecture}__{name}': x
-    for name, x in (
-      *(('attention__key_length', 32), ('block_count', layers)),
-      *(('embedding_length', 4608), ('attention__head_count', 32)),
-    )
-  }
+def test_what_files_of_gemma_leave_out(architecture, layers, width):
+  sizes = {'attention.key_length': 32, 'block_count': layers}
+  sizes |= {'embedding_length': 4608, 'attention.head_count': 32}
   own = gguf_files.ARCHITECTURES[architecture].attributes
-  found = own(keys(architecture, **of_file))
-  assert found.pop('query_pre_attn_scalar') == width
+  found = own(metadata(architecture, sizes))
   usual = {'head_dim': 32, 'hidden_activation': 'gelu_pytorch_tanh'}
+  usual |= {'query_pre_attn_scalar': width}
   more = {'sliding_window_pattern': 6, 'rope_local_base_freq': 1e4}
   if architecture == 'gemma2':
     more = {'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0}
   assert found == usual | more
   if architecture == 'gemma3':
-    of_file |= {'gemma3__rope__scaling__factor': 8.0}
-    scaled = own(keys(architecture, **of_file))
+    scaled = own(metadata(architecture, sizes | {'rope.scaling.factor': 8.0}))
     assert scaled['rope_scaling'] == {'rope_type': 'linear', 'factor': 8.0}
 
 
 YARN = {'type': 'yarn', 'factor': 4.0, 'original_context_length': 16}
+MADE = {'rope_type': 'yarn', 'factor': 4.0}
 
 
 @pytest.mark.parametrize(
   ('architecture', 'given', 'made'),
   [
-    ('llama', {}, {}),
-    ('llama', {'type': 'yarn'}, {}),
-    ('llama', {'type': 'none', 'factor': 4.0}, {}),
-    ('llama', {'factor': 4.0}, {}),
+    *(('llama', {'type': 'yarn'}, {}), ('llama', {'factor': 4.0}, {})),
+    ('llama', YARN | {'type': 'none'}, {}),
     ('gemma3', YARN, {}),  # Which layers are scaled it says itself.
-    (
-      'llama',
-      YARN | {'type': 'linear'},
-      {'rope_type': 'linear', 'factor': 4.0},
-    ),
-    (
-      'llama',
-      {'type': 'yarn', 'factor': 4.0},
-      {'rope_type': 'yarn', 'factor': 4.0},
-    ),
-    (
-      'qwen3',
-      YARN,
-      {'rope_type': 'yarn', 'factor': 4.0}
-      | {'original_max_position_embeddings': 16},
-    ),
-    ('llama', YARN | {'type': 'longrope'}, None),
+    ('llama', YARN | {'type': 'linear'}, MADE | {'rope_type': 'linear'}),
+    ('llama', {'type': 'yarn', 'factor': 4.0}, MADE),
+    ('qwen3', YARN, MADE | {'original_max_position_embeddings': 16}),
   ],
 )
 def test_scalings_of_positions_from_keys(architecture, given, made):
-  named = {
-    f'{architecture}__rope__scaling__{name}': x for name, x in given.items()
-  }
-  m = keys(architecture, **named)
-  if made is None:
+  values = {f'rope.scaling.{name}': x for name, x in given.items()}
+  found = gguf_files._scaling(metadata(architecture, values), set())
+  assert found == ({'rope_scaling': made} if made else {})
+  if made:
+    other = values | {'rope.scaling.type': 'longrope'}
     with pytest.raises(CheckpointError, match="type 'longrope' is not read"):
-      gguf_files._scaling(m, set())
-    return
-  assert gguf_files._scaling(m, set()) == (
-    {'rope_scaling': made} if made else {}
-  )
+      gguf_files._scaling(metadata(architecture, other), set())
 
 
 @pytest.mark.parametrize('order', ['<', '>'])

@@ -342,30 +342,6 @@ def test_room_for_a_text_of_128_tokens(
   assert sizes.slots(128) == slots
 
 
-@pytest.mark.parametrize(
-  ('token', 'pieces'),
-  [
-    (b'', []),
-    (b'abc', [1]),  # The longest, not the first.
-    (b'aabb', [0, 2, 3]),
-    (b'a\xffb', [0, 9, 3]),
-    (b'\xff', [9]),
-  ],
-)
-def test_a_text_is_cut_by_the_longest_tokens(token, pieces):
-  texts = {0: b'a', 1: b'abc', 2: b'ab', 3: b'b', 4: b'a', 5: b'b'}
-  # A byte stands for a letter where nothing else does.
-  found = Tokens(10, texts | {8: b'ab'}, frozenset([8]), unknown=9)
-  assert found.longest == 3
-  assert found.cut(token) == pieces
-  silent = dataclasses.replace(found, unknown=None)
-  assert silent.cut(token) == [i for i in pieces if i != 9]
-  # A tokenizer's own way counts only where it loses nothing.
-  own = dataclasses.replace(found, spell=lambda text: [0, 3][: len(text)])
-  assert own.cut(b'ab') == [0, 3]
-  assert own.cut(b'abc') == [1]
-
-
 class Vocabulary:
   """A tokenizer of which ids alone are looked at."""
 
