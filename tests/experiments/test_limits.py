@@ -299,6 +299,12 @@ def test_the_least_changes_that_fit_are_proposed(monkeypatch):
   assert proposals(planned, fits, count=4) == [
     *('batch=2 prompts.count=2', 'prompts.length=4', 'mesh.model=2'),
   ]
+  # Each is less than there is now.
+  limit = 1000
+  assert proposals(planned, fits)[:4] == [
+    *('prompts.count=9', 'batch=3 prompts.count=3', 'prompts.length=19'),
+    'max_new_tokens=11',
+  ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 import transformers
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 
 from specjax import sampling, verify
@@ -412,3 +412,77 @@ def test_what_begins_texts_of_one_may_not_end_those_of_the_other(target_first):
   assert tables.match(both, other) == {0: 0, 1: 1}
   both = dataclasses.replace(other, begin=1)
   assert tables.match(one, both)[0] == 0
+
+
+@pytest.mark.parametrize(
+  ('target', 'draft', 'matched'),
+  [
+    # What only one of them begins texts with is no pair.
+    ({'begin': 1}, {'begin': None}, {0: 0}),
+    ({'begin': None}, {'begin': 1}, {0: 0}),
+    # A second end is no ordinary token of the draft, whatever it is called.
+    (
+      {'ends': (1, 2)},
+      {'special': {1: 'y', 2: 'x'}, 'ends': (1,)},
+      {0: 0, 2: 1},
+    ),
+    # What begins texts is taken, before names are looked at.
+    ({'begin': 1}, {'special': {1: 'y'}, 'begin': 1}, {0: 0, 1: 1}),
+  ],
+)
+def test_special_tokens_are_told_by_what_they_do_first(target, draft, matched):
+  one = Tokens(3, {0: b'a'}, special={1: 'x', 2: 'y'})
+  other = Tokens(3, {0: b'a'}, special={1: 'z', 2: 'u'})
+  one, other = (
+    dataclasses.replace(one, **target),
+    dataclasses.replace(other, **draft),
+  )
+  assert tables.match(one, other) == matched
+
+
+def pieces(form, **parts):
+  """A tokenizer of letters, 'ab' and 'bc', of which it makes 'bc' first."""
+  space = 'Ġ' if form == 'bytes' else '▁'
+  words = ['a', 'b', 'c', space, 'ab', 'bc']
+  model = BPE(
+    {word: i for i, word in enumerate(words)}, [('b', 'c'), ('a', 'b')]
+  )
+  made = tokenizers.Tokenizer(model)
+  for name, part in parts.items():
+    setattr(made, name, part)
+  return fast(made)
+
+
+MARKED = normalizers.Replace(' ', '▁')
+
+
+@pytest.mark.parametrize(
+  ('form', 'parts'),
+  [
+    ('bytes', {'pre_tokenizer': pre_tokenizers.ByteLevel(False)}),
+    ('marks', {'pre_tokenizer': pre_tokenizers.Metaspace()}),
+    ('marks', {'normalizer': MARKED, 'decoder': decoders.Fuse()}),
+    ('', {'pre_tokenizer': pre_tokenizers.Whitespace()}),
+  ],
+)
+def test_text_is_cut_as_its_tokenizer_does(form, parts):
+  """Not by the longest token, where the tokenizer has its own way."""
+  made = pieces(form, **parts)
+  if not form:
+    with pytest.raises(ValueError, match='no byte representation'):
+      tokens.read_tokens('the draft', made, 6)
+    return
+  found = tokens.read_tokens('the draft', made, 6)
+  assert (found.texts[3], found.fallback) == (b' ', frozenset())
+  assert found.cut(b' abc') == [3, 0, 5]
+  # Bytes that it cannot write are left out, and the rest is cut.
+  assert found.cut(b'abc\xff') == [4, 2]
+  assert dataclasses.replace(found, spell=None).cut(b'abc') == [4, 2]
+
+
+def test_letters_stand_for_bytes_as_in_gpt2():
+  from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+  assert tokens._letters() == {c: b for b, c in bytes_to_unicode().items()}
+  twice = Tokens(3, {0: b'a', 1: b'a', 2: b'a'}, frozenset([0]))
+  assert twice.by_bytes == {b'a': 1}
