@@ -693,6 +693,44 @@ def test_the_ten_largest_places_are_listed():
   ]
 
 
+def test_blocks_that_a_walk_begins_with_are_whole():
+  """A window of 200 sees 199 of 1100 slots: seven blocks are passed over."""
+  narrow = dataclasses.replace(SMALL, windows=(200, None, 200, None))
+  x = types.SimpleNamespace(used=1100, target=narrow, draft=SMALL)
+  span = estimate.spans(x, 'plain')
+  assert [span('score', i) for i in (0, 1)] == [1100 - 7 * 128, 1100]
+  assert span('propose', 0) == 1100
+  # A prompt is read in blocks, behind half of the others on average.
+  each = programs.READ_AT_ONCE
+  for used, before in ((each, 0), (each + 1, each), (4 * each, 3 * each)):
+    x.used = used
+    assert estimate.spans(x, 'prefill')('propose', 0) == before // 2
+
+
+@pytest.mark.parametrize(
+  ('name', 'tau', 'tokens'),
+  [
+    ('chain', None, 1 + 0.25 + 0.25**2 + 0.25**3),
+    ('chain', 3.0, 3.0),
+    # Two siblings, the second of which is reached where the first is not.
+    ('tree', None, 1 + 0.4375 * (1 + 0.25)),
+    ('tree', 3.0, 1 + 0.4375 * (1 + 0.25)),
+  ],
+)
+def test_tokens_that_an_estimate_is_made_for(name, tau, tokens):
+  x = Compiled(alpha=0.25, gamma=3, widths=(2, 1), tau=tau)
+  assert estimate._tau(x, name) == pytest.approx(tokens)
+
+
+def test_a_call_lays_out_weights_and_caches(installed):
+  copied = {('call weights', '', ''): 2.4, ('call caches', '', ''): 5.6}
+  step = Step(0.0, 0.0)
+  found = estimate._describe(GPU, hlo.Counts(copied), step, step)
+  assert (found['copied_weights'], found['copied_caches']) == (2, 6)
+  # A draft of four tokens and the one before them fill the cache.
+  assert estimate.plan(Compiled(used=2043)).used == 2043
+
+
 def test_another_process_is_asked(folder, installed, monkeypatch):
   """With what it takes to compile the draft that is a language model."""
   x = OnDevice(**vars(tiny.experiment(folder)), device='h100')
