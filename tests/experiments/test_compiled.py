@@ -264,6 +264,46 @@ def test_thunks_are_counted(module, turns):
   assert {what for what, *_ in made} == {'nodes', 'graphs'}
 
 
+def test_what_a_small_program_consists_of():
+  """The entry comes first here; nothing that is fetched is a weight.
+
+  The host waits for a condition, unless a graph holds both of its branches.
+  """
+  module = hlo.Module(
+    """ENTRY %main (k: f32[8]) -> f32[8] {
+  %k = f32[8]{0} parameter(0), metadata={op_name="state.cache[0].k"}
+  %start = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(%k)
+  %if = f32[8]{0} conditional(%k), metadata={op_name="jit(loop)/body/judge/a"}
+}
+
+%other (a: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+}
+"""
+  )
+  assert module.entry == 'main'
+  step, _ = hlo.count(module, {})
+  assert step == {
+    ('prefetched', '', 'fetch'): 8 * 4,
+    ('kernels', 'judge', ''): 1,
+  }
+  line = '{}001: kConditional [source | sink]\n'
+  names = THUNK_NAMES.replace('"copy.0"', '"if"')
+  made = hlo.count_thunks(module, line.format(''), names, {})
+  assert made == {('waits', 'judge', ''): 1}
+  inside = '000: kCommandBuffer [source | sink]\n' + line.format('  ')
+  made = hlo.count_thunks(module, inside, names, {})
+  assert made == {('graphs', '', ''): 1}
+
+
+@pytest.mark.parametrize(('slots', 'blocks'), [(512, 1), (513, 2), (1024, 2)])
+def test_blocks_of_a_uniform_walk(slots, blocks):
+  path = 'jit(loop)/while/body/score/layer0/attention/each3/add/while'
+  line = f'  %w = s32[] while(%p), metadata={{op_name="{path}"}}'
+  module = hlo.Module(f'%l (p: s32[]) -> s32[] {{\n{line}\n}}')
+  assert hlo.turns_of(module, lambda *_: slots, 4) == {'w': blocks}
+
+
 GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, exchange=1e9)
 TPU = GPU._replace(clock=1e6)
 
@@ -651,6 +691,44 @@ def test_the_ten_largest_places_are_listed():
   assert found == [
     ['score', f'{i}', pytest.approx((i + 1) * 2.5e-3)] for i in range(11, 1, -1)
   ]
+
+
+def test_blocks_that_a_walk_begins_with_are_whole():
+  """A window of 200 sees 199 of 1100 slots: seven blocks are passed over."""
+  narrow = dataclasses.replace(SMALL, windows=(200, None, 200, None))
+  x = types.SimpleNamespace(used=1100, target=narrow, draft=SMALL)
+  span = estimate.spans(x, 'plain')
+  assert [span('score', i) for i in (0, 1)] == [1100 - 7 * 128, 1100]
+  assert span('propose', 0) == 1100
+  # A prompt is read in blocks, behind half of the others on average.
+  each = programs.READ_AT_ONCE
+  for used, before in ((each, 0), (each + 1, each), (4 * each, 3 * each)):
+    x.used = used
+    assert estimate.spans(x, 'prefill')('propose', 0) == before // 2
+
+
+@pytest.mark.parametrize(
+  ('name', 'tau', 'tokens'),
+  [
+    ('chain', None, 1 + 0.25 + 0.25**2 + 0.25**3),
+    ('chain', 3.0, 3.0),
+    # Two siblings, the second of which is reached where the first is not.
+    ('tree', None, 1 + 0.4375 * (1 + 0.25)),
+    ('tree', 3.0, 1 + 0.4375 * (1 + 0.25)),
+  ],
+)
+def test_tokens_that_an_estimate_is_made_for(name, tau, tokens):
+  x = Compiled(alpha=0.25, gamma=3, widths=(2, 1), tau=tau)
+  assert estimate._tau(x, name) == pytest.approx(tokens)
+
+
+def test_a_call_lays_out_weights_and_caches(installed):
+  copied = {('call weights', '', ''): 2.4, ('call caches', '', ''): 5.6}
+  step = Step(0.0, 0.0)
+  found = estimate._describe(GPU, hlo.Counts(copied), step, step)
+  assert (found['copied_weights'], found['copied_caches']) == (2, 6)
+  # A draft of four tokens and the one before them fill the cache.
+  assert estimate.plan(Compiled(used=2043)).used == 2043
 
 
 def test_another_process_is_asked(folder, installed, monkeypatch):

@@ -7,20 +7,24 @@ import dataclasses
 import pathlib
 import types
 
+import jax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specjax import prompts, sampling, verify
-from specjax.bench import load
-from specjax.bench.config import Prompts
+from specjax.bench import load, memory, plan
+from specjax.bench.config import Mesh, Prompts
 from specjax.bench.plan import freeze, plan_drafter
+from specjax.checkpoints import CheckpointError
 from specjax.checkpoints.families import conversion
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.loop import buffers, generate
-from specjax.models import prefill, table
-from specjax.models.config import Encoder
+from specjax.models import prefill, table, transformer
+from specjax.models.config import Encoder, Experts
 from specjax.prompts import forms
 from specjax.types import Spec
-from tests.support import tiny
+from tests.support import models, tiny
 
 # The library: 20 positions, of the target or of what drafts for it.
 
@@ -228,3 +232,192 @@ def test_the_smaller_of_two_limits_cuts(tmp_path):
     found = prompts.collect(x, Letters(), room, 0)['a']
     assert [len(text) for text in found.texts] == [kept]
     assert found.cut == (kept < 50)
+
+
+# Memory: what an experiment is as wide as, and what would fit.
+
+
+@pytest.mark.parametrize(
+  ('longest', 'changes', 'backend', 'rows'),
+  [
+    # 20 prompts of a domain, in batches of one, of which two are side by side.
+    (113, {'timed': True}, 'cpu', 20),
+    (113, {'timed': False}, 'cpu', 1),
+    (113, {'timed': False, 'batch': 4}, 'cpu', 4),
+    (113, {'timed': True, 'mesh': Mesh(data=3)}, 'cpu', 21),
+    (113, {'together': True}, 'cpu', 2 * 10),
+    (114, {'together': True, 'timed': True}, 'gpu', 10),
+  ],
+)
+def test_how_much_is_decoded_at_once(
+  longest, changes, backend, rows, monkeypatch
+):
+  """Prompt, twelve new tokens, the longest draft and one more are 128."""
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  planned = dataclasses.replace(settings(12), **changes)
+  (one, *_) = planned.drafters.values()
+  drafters = {'a': one, 'b': dataclasses.replace(one, gammas=(1, 2))}
+  planned = dataclasses.replace(planned, drafters=drafters)
+  batch = -(-planned.batch // planned.mesh.data) * planned.mesh.data
+  found = memory.widths_of(planned, SHORT.config, longest, 20)
+  slots = 128 if longest == 113 else 256
+  assert found == (batch, rows, slots, 128, 2)
+  read = dataclasses.replace(SHORT.config, encoder=Encoder(1, start=2))
+  found = memory.widths_of(planned, read, 129, 20)
+  assert (found.slots, found.sources) == (128, 256)
+
+
+@given(st.integers(-2, 9), st.integers(-2, 9), st.integers(-2, 9))
+def test_the_largest_number_that_fits(least, most, limit):
+  found = memory._largest(lambda n: n <= limit, least, most)
+  wanted = [n for n in range(least, most + 1) if n <= limit]
+  assert found == max(wanted, default=None)
+
+
+def proposals(planned, fits, dtype='float32', count=10):
+  return [*memory._proposals(planned, dtype, 6, 20, count, fits)]
+
+
+def test_the_least_changes_that_fit_are_proposed(monkeypatch):
+  """Ten rows of 20 + 12 tokens take 320 bytes, in 16 bits the half."""
+
+  def fits(p, count, tokens=20):
+    rows = max(count * p.timed, p.batch)
+    share = p.mesh.model * (1 + (p.dtype == 'bfloat16'))
+    return rows * (tokens + p.max_new_tokens) <= limit * share
+
+  planned = dataclasses.replace(settings(12), timed=True, batch=4, batches=(4,))
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  limit = 250
+  assert proposals(planned, fits) == [
+    *('prompts.count=7', 'batch=3 prompts.count=3', 'prompts.length=13'),
+    *('max_new_tokens=5', 'dtype=bfloat16', 'mesh.model=2'),
+  ]
+  # No fewer prompts than a batch has; a CPU computes in nothing narrower.
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'cpu')
+  limit = 65
+  assert proposals(planned, fits, count=4) == [
+    *('batch=2 prompts.count=2', 'prompts.length=4', 'mesh.model=2'),
+  ]
+  # Each is less than there is now.
+  limit = 1000
+  assert proposals(planned, fits)[:4] == [
+    *('prompts.count=9', 'batch=3 prompts.count=3', 'prompts.length=19'),
+    'max_new_tokens=11',
+  ]
+
+
+@pytest.mark.parametrize(
+  ('batches', 'named'), [((2, 4, 8), '(2,4,)'), ((6, 8), '(4,)')]
+)
+def test_what_is_proposed_divides_batches_and_heads(batches, named):
+  """Of batch sizes those that fit stay, or the largest that does."""
+  planned = dataclasses.replace(
+    settings(1), timed=False, batch=8, batches=batches, mesh=Mesh(2, 2)
+  )
+
+  def fits(p, count, tokens=20):
+    split = p.mesh.split_draft or p.mesh.model > 3
+    return p.batch == 8 if split else p.batch <= 5 and tokens == 20
+
+  assert proposals(planned, fits, 'bfloat16') == [
+    *(f'batches={named}', 'mesh.split_draft=True', 'mesh.model=6'),
+  ]
+
+
+def test_memory_of_a_device(monkeypatch):
+  """Devices of a CPU share what there is, and what is unknown is no limit."""
+  stats, device = {'bytes_limit': 7}, types.SimpleNamespace(platform='gpu')
+  device.memory_stats = lambda: stats
+  monkeypatch.setattr(jax, 'local_devices', lambda: [device])
+  monkeypatch.setattr(jax, 'local_device_count', lambda: 4)
+  monkeypatch.setattr(
+    memory.os, 'sysconf', {'SC_PHYS_PAGES': 12, 'SC_PAGE_SIZE': 10}.__getitem__
+  )
+  assert memory.available(3) == 7
+  stats = None
+  assert memory.available(3) is None
+  device.platform = 'cpu'
+  assert [memory.available(n) for n in (1, 3, 4, 8)] == [120, 40, 30, 30]
+
+
+@pytest.mark.parametrize(
+  ('ways', 'target', 'drafts', 'split'),
+  [
+    (2, 29.0, [(4, 10)], True),
+    (2, 30.0, [(4, 10)], False),
+    (1, 29.0, [(4, 10)], False),
+    (3, 29.0, [(4, 10)], False),
+    (2, 29.0, [(4, 2), (2, 10)], True),
+    (2, 29.0, [(4, 10), (3, 2)], False),
+  ],
+)
+def test_a_draft_is_split_where_passes_read_more(ways, target, drafts, split):
+  """Three passes of ten bytes."""
+  assert memory.splits_draft(ways, 3, target, drafts) is split
+
+
+def test_layouts_that_are_equal_are_held_once():
+  def shapes(*sizes):
+    return [jax.ShapeDtypeStruct(size, 'float16') for size in sizes]
+
+  first = shapes((2, 3), (4,))
+  forms = {'a': (None, first), 'b': (None, shapes((3, 2), (4,)))}
+  assert memory._copied(forms) == 2 * 6
+  assert memory._copied(forms | {'c': (None, shapes((6,), (2, 2)))}) == 2 * 16
+
+
+@pytest.mark.parametrize(
+  ('tokens', 'read'), [(0.25, 0.5), (1, 2), (2, 4), (3, 5), (9, 5)]
+)
+def test_a_step_reads_the_experts_of_its_tokens(tokens, read):
+  """Two of five for each token; and the router in any case."""
+  config = dataclasses.replace(models.TARGET.config, experts=Experts(5, 2, 16))
+  model = transformer.build(config)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  each = 4 * config.num_layers * 3 * config.width * 16
+  all_of_them, cache = memory.bytes_per_token(model, params, 9, 99)
+  found = memory.bytes_per_token(model, params, 9, tokens)
+  assert found == (all_of_them - int((5 - read) * each), cache)
+  known = [read] * config.num_layers
+  assert memory.bytes_per_token(model, params, 9, 99, known) == found
+
+
+# New tokens, where nobody says how many.
+
+
+@pytest.mark.parametrize(
+  ('length', 'prompt', 'sizes', 'new'),
+  [
+    (16, '', [(48, 5, None)], 24),
+    (100, 'a', [(128, 5, None)], 64),
+    (16, '', [(2, 5, None), None], 1),
+    (20, '', [(128, 5, None), (40, 5, None)], 20),
+    # Two tokens of a draft for one of the target.
+    (4, '', [(128, 5, None), (90, 6, None)], 22),
+    # An encoder reads the prompt.
+    (240, '', [(512, 5, None), (256, 5, 'encoder')], 128),
+    (240, '', [(512, 5, None), (256, 5, None)], 16),
+    (200, '', [None], 56),
+  ],
+)
+def test_new_tokens_are_at_most_half(length, prompt, sizes, new, monkeypatch):
+  """What cannot be described is refused later."""
+  made = types.SimpleNamespace
+  names = 'max_positions', 'vocab_size', 'encoder'
+
+  def describe(path, of=0):
+    if (one := sizes[of or path]) is None:
+      raise CheckpointError('damaged')
+    config = made(**dict(zip(names, one, strict=True)))
+    return made(model=made(config=config))
+
+  monkeypatch.setattr(plan.checkpoints, 'describe', describe)
+  drafters = [
+    made(describe=describe, path='', options={'of': i})
+    for i in range(1, len(sizes))
+  ]
+  drafters += [made(describe=None)]
+  x = made(prompt=prompt, prompts=made(length=length))
+  located = made(target=0, levels=lambda: drafters)
+  assert plan._new_tokens(x, located) == new

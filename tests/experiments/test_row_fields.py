@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from specjax import prompts
 from specjax.bench import costs, replay, row_fields
 from specjax.stats import metrics, sanity_checks
 from tests.support import rows as made
@@ -129,3 +130,46 @@ def test_intervals_of_acceptance_lengths_end_where_these_do():
 def test_an_alpha_beyond_what_is_possible_is_told_and_not_hidden():
   found = row_fields.Alpha(np.full(6, 3.0), np.array([2, 1, 2, 3, 2, 2]))
   assert found.estimate.value == found.estimate.high == 1.5
+
+
+def test_a_prediction_and_the_loop_by_hand():
+  """Three prompts in batches of two, at the second of two draft lengths.
+
+  Of the first row text and calls are those of the replay, of the second the
+  calls alone, of the third the text.
+  """
+  runs = [
+    made.run([6, 3], [3, 2], 4.0, texts=[[1] * 6, [2] * 3]),
+    made.run([4], [4], 8.0, texts=[[3] * 4]),
+  ]
+  base = [made.run([6, 3], [6, 3], 12.0), made.run([4], [4], 6.0)]
+  seen = {
+    'gammas': [1, 2], 'unit_tokens': [6, 3, 5],
+    'unit_target_calls': [[9, 9, 9], [3.0, 2.0, 4.5]],
+    'digests': [prompts.digest([x]) for x in ([1] * 6, [1] * 3, [3] * 4)],
+    'tau': [1.2, 1.5], 'tau_by_beta': [1.1, 1.4], 'tau_iid': [1.0, 1.3],
+    'alpha': 0.5, 'alpha_ci': [0.4, 0.6],
+  }  # fmt: skip
+  cost = costs.Costs(2, np.ones(3), np.full(3, 1.3), np.full(3, 1.5))
+  price = {'gamma': 2, 'c': 0.1, 'v': 1.3, 'seconds_per_step': cost.seconds()}
+  row = replay.compare(seen, price, base, runs)
+  # 13 tokens in 9 calls. Of the steps, 6 + 4 places took 12 seconds, and of
+  # plain decoding 12 + 4 took 18.
+  at_work = (18 / 16) / (12 / 10) * 13 / 9
+  expected = {
+    'alpha': 0.5, 'alpha_ci': [0.4, 0.6], 'predicted_tau': 1.5,
+    'tau_by_beta': 1.4, 'tau_iid': 1.3, 'same_text': 2, 'equal_calls': 1,
+    'c': 0.1, 'v': 1.3, 'predicted_speedup': 1.5 / 1.5, 'tau': 13 / 9,
+    'difference': 13 / 9 - 14 / 9.5, 'speedup': 18 / 12,
+    'speedup_at_work': at_work,
+    'predicted_over_measured': 14 / 9.5 / 1.5 / at_work,
+    'unit_tokens': [6, 3, 4], 'unit_target_calls': [3, 2, 4],
+    'unit_seconds': [4.0, 8.0], 'unit_baseline_tokens': [6, 3, 4],
+    'unit_baseline_seconds': [12.0, 6.0],
+  }  # fmt: skip
+  for name, value in expected.items():
+    assert row[name] == pytest.approx(value), name
+  assert {*row} - {*expected} == {
+    *('tau_ci', 'difference_ci', 'speedup_ci', 'speedup_at_work_ci'),
+    'predicted_over_measured_ci',
+  }

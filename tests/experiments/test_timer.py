@@ -1,12 +1,29 @@
-"""Which seconds of plain decoding the loops of a method are compared with."""
+"""What loops are timed, what they replay, and what they are compared with."""
 
+import dataclasses
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from specjax.bench import costs
+from specjax import verify
+from specjax.bench import costs, measure
 from specjax.bench.measure import Decoding
-from specjax.types import Params
+from specjax.drafters import plain
+from specjax.loop import generate
+from specjax.types import (
+  Context,
+  Draft,
+  History,
+  Params,
+  Scores,
+  Spec,
+  SpecState,
+  Verdict,
+)
+from tests.support import models
+from tests.support import rows as made
 
 
 def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
@@ -44,3 +61,102 @@ def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
     (('a', (1, 1.5)), 7),
   ]
   assert timed[9] == (('d', (8, 1.5)), 7)
+
+
+def test_a_row_without_a_step_says_nothing_of_the_pace():
+  """Of a second row no step was whole; and no step of any had a draft."""
+  short = plain.make()._replace(nodes=4, short=True)
+  one = made.run([12, 1], [6, 1], drafted=np.array([10, 0]))
+  counts = one.counts._replace(
+    histogram=np.array([[4, 2], [0, 0]]), misses=np.array([2, 0])
+  )
+  pace = costs._pace(types.SimpleNamespace(counts=counts), short)
+  np.testing.assert_allclose(pace, [13 / 7 - 1, 1 - 1 / 3, 10 / 4])
+  none = counts._replace(misses=np.array([6, 0]), drafted=np.zeros(2))
+  pace = costs._pace(types.SimpleNamespace(counts=none), short)
+  np.testing.assert_allclose(pace, [13 / 7 - 1, 0, 0])
+
+
+def drafting(depth, nodes, parents, drawn):
+  """A way whose drafts have a shape, and a job; no model is read."""
+
+  def propose(params, state, ctx, key):
+    del params, ctx, key  # Unused.
+    probs = jnp.ones((1, nodes, 11)) if drawn else None
+    size = jnp.full(1, nodes)
+    return Draft(size, jnp.array([parents]), size, probs), state
+
+  drafter = plain.make()._replace(depth=depth, nodes=nodes, propose=propose)
+  spec = Spec(models.TARGET, drafter, verify.token)
+  return Decoding(spec, Params(None, None))
+
+
+def test_a_replayed_draft_has_the_shape_of_the_methods(monkeypatch):
+  monkeypatch.setattr(measure, 'start', lambda *_: SpecState(*range(14)))
+  vocab = models.TARGET.config.vocab_size
+  for way, args in (
+    (drafting(2, 3, (0, 0, 1), False), ((0, 0, 1), 2, False)),
+    # A chain is one without being asked.
+    (drafting(2, 2, (0, 0), True), ((0, 1), 2, True)),
+  ):
+    found = costs.replay(way, None)
+    assert found.drafter is costs._replay(*args, vocab, False)
+    assert found.target is way.spec.target
+  base = drafting(0, 0, (), False)
+  assert costs.replay(base, None) is base.spec
+
+
+def test_a_replayed_tree_is_right_down_to_a_level():
+  """Siblings stand at one place of the text, whose end repeats."""
+  drafter = costs._replay((0, 0, 1), 2, True, 11, False)
+  assert (drafter.depth, drafter.nodes, drafter.short) == (2, 3, False)
+  text = jnp.array([[4, 5, 10, 7], [4, 5, 6, 7]])
+  params = Params(None, (text, jnp.array([1.0, 1.0, 3.0])))
+  ctx = Context(text, jnp.array([1, 4]), (), None, History())
+  probs, turn = drafter.init(params, ctx, None)
+  assert (probs.shape, turn.tolist()) == ((2, 3, 11), [0, 0])
+  np.testing.assert_allclose(probs, 1 / 11)
+  draft, (_, turn) = drafter.propose(params, (probs, turn), ctx, None)
+  assert draft.tokens.tolist() == [[5, 5, 0], [7, 7, 8]]
+  assert draft.parents.tolist() == [[0, 0, 1]] * 2
+  assert draft.size.tolist() == [3, 3]
+  assert turn.tolist() == [1, 1]
+
+
+def test_loops_leave_out_what_they_are_called_after():
+  full = drafting(2, 2, (0, 1), False)
+  replayed = dataclasses.replace(full.spec, eos=(2, 5))
+  loops = costs.ways(full, replayed, 'known')
+  assert [*loops] == ['whole', 'scored', 'judged', 'committed', 'bare']
+  whole, scored, judged, committed, bare = loops.values()
+  assert whole is full
+  assert scored == Decoding(replayed, Params(None, 'known'))
+  assert judged.parts is generate.PARTS
+  assert committed.parts.write is generate.PARTS.write
+  assert bare.parts.judge is committed.parts.judge is not generate.PARTS.judge
+  assert bare.parts.write('cache', 'rows') == 'cache'
+  none = np.zeros((3, 11))
+  verdict = committed.parts.judge(None, None, Scores(none, none), None, 2)
+  assert jax.tree.map(np.ndarray.tolist, jax.device_get(verdict)) == (
+    Verdict([0, 0, 0], 0, 1)
+  )
+  # Without a draft there is none to leave out.
+  base = drafting(0, 0, (), False)
+  assert costs.ways(base, base.spec, 'known')['scored'] is base
+  # No text of a table ends, whichever of its rows is read.
+  for way in (judged, committed, bare):
+    table, known = way.params
+    assert known == 'known'
+    assert table.shape == (8, 11)
+    ends, others = table[:, [2, 5]], np.delete(table, [2, 5], 1)
+    assert ends.max() < others.min() - 1e6
+    assert len(np.unique(others)) == others.size
+
+
+def test_the_known_text_is_the_prompt_and_what_was_added():
+  """A third row only fills up the batch."""
+  job = measure.Job([[1, 2], [3], [4]], np.arange(3), None, 2, 0, 128, live=2)
+  run = made.run([1, 2], [1, 2], texts=[[5], [6, 7]])
+  text = costs.known_text(job, run, models.TARGET.config)
+  assert text.shape == (3, 128)
+  assert text[:, :4].tolist() == [[1, 2, 5, 0], [3, 6, 7, 0], [4, 0, 0, 0]]

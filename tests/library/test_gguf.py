@@ -21,6 +21,7 @@ from specjax import checkpoints
 from specjax.checkpoints import (
   CheckpointError,
   gguf_blocks,
+  gguf_files,
   kept_weights,
   parameters,
 )
@@ -810,3 +811,128 @@ def _file() -> bytes:
       ),
     )
     return path.read_bytes()
+
+
+# Keys of a file, without a file
+
+
+class Key(NamedTuple):
+  """A key of a file."""
+
+  value: object
+
+  def contents(self):
+    return self.value
+
+
+def metadata(architecture, values):
+  fields = {f'{architecture}.{name}': Key(x) for name, x in values.items()}
+  return gguf_files._Metadata(pathlib.Path('x'), fields, architecture, set())
+
+
+@pytest.mark.parametrize(
+  ('architecture', 'layers', 'width'),
+  [
+    *(('gemma2', n, 32) for n in (26, 45, 47, 62)),
+    *(('gemma3', n, 32) for n in (46, 61, 63)),
+    # Those of 27 billion parameters divide by the width of a query head.
+    *(('gemma2', 46, 144), ('gemma3', 62, 144)),
+  ],
+)
+def test_what_files_of_gemma_leave_out(architecture, layers, width):
+  sizes = {'attention.key_length': 32, 'block_count': layers}
+  sizes |= {'embedding_length': 4608, 'attention.head_count': 32}
+  own = gguf_files.ARCHITECTURES[architecture].attributes
+  found = own(metadata(architecture, sizes))
+  usual = {'head_dim': 32, 'hidden_activation': 'gelu_pytorch_tanh'}
+  usual |= {'query_pre_attn_scalar': width}
+  more = {'sliding_window_pattern': 6, 'rope_local_base_freq': 1e4}
+  if architecture == 'gemma2':
+    more = {'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0}
+  assert found == usual | more
+  if architecture == 'gemma3':
+    scaled = own(metadata(architecture, sizes | {'rope.scaling.factor': 8.0}))
+    assert scaled['rope_scaling'] == {'rope_type': 'linear', 'factor': 8.0}
+
+
+YARN = {'type': 'yarn', 'factor': 4.0, 'original_context_length': 16}
+MADE = {'rope_type': 'yarn', 'factor': 4.0}
+
+
+@pytest.mark.parametrize(
+  ('architecture', 'given', 'made'),
+  [
+    *(('llama', {'type': 'yarn'}, {}), ('llama', {'factor': 4.0}, {})),
+    ('llama', YARN | {'type': 'none'}, {}),
+    ('gemma3', YARN, {}),  # Which layers are scaled it says itself.
+    ('llama', YARN | {'type': 'linear'}, MADE | {'rope_type': 'linear'}),
+    ('llama', {'type': 'yarn', 'factor': 4.0}, MADE),
+    ('qwen3', YARN, MADE | {'original_max_position_embeddings': 16}),
+  ],
+)
+def test_scalings_of_positions_from_keys(architecture, given, made):
+  values = {f'rope.scaling.{name}': x for name, x in given.items()}
+  found = gguf_files._scaling(metadata(architecture, values), set())
+  assert found == ({'rope_scaling': made} if made else {})
+  if made:
+    other = values | {'rope.scaling.type': 'longrope'}
+    with pytest.raises(CheckpointError, match="type 'longrope' is not read"):
+      gguf_files._scaling(metadata(architecture, other), set())
+
+
+@pytest.mark.parametrize('order', ['<', '>'])
+@pytest.mark.parametrize('kind', [*gguf_files._SIZES, 8])
+def test_a_header_may_end_with_its_file(kind, order, tmp_path, monkeypatch):
+  """Values of every type alone and in an array, and a tensor."""
+  monkeypatch.setattr(gguf_files, '_MOST_ENTRIES', 3)
+  monkeypatch.setattr(gguf_files, '_MOST_VALUES', 4)
+
+  def pack(form, *values):
+    return struct.pack(order + form, *values)
+
+  size = gguf_files._SIZES.get(kind)
+  value = pack('Qc', 1, b'x') if kind == 8 else bytes(size)
+  one = pack('QcI', 1, b'a', kind) + value
+  array = pack('QcIIQ', 1, b'b', 9, kind, 3) + 3 * value
+  tensor = pack('QcI', 1, b't', 2) + bytes(8 * 2 + 12)
+  content = pack('IQQ', 3, 1, 2) + one + array + tensor
+  path = tmp_path / 'x.gguf'
+  path.write_bytes(b'GGUF' + content)
+  gguf_files._check_header(path)
+  path.write_bytes(b'GGUF' + content[:-1])
+  with pytest.raises(ValueError, match='reaches behind its end'):
+    gguf_files._check_header(path)
+  path.write_bytes(b'GGUF' + content)
+  monkeypatch.setattr(gguf_files, '_MOST_VALUES', 3)
+  with pytest.raises(ValueError, match='arrays of 4 values'):
+    gguf_files._check_header(path)
+  monkeypatch.setattr(gguf_files, '_MOST_ENTRIES', 2)
+  with pytest.raises(ValueError, match='2 keys and 1 tensors'):
+    gguf_files._check_header(path)
+
+
+# Forms of weights, by what is asked for
+
+
+@pytest.mark.parametrize('kernel', [False, True])
+@pytest.mark.parametrize('rounds', [False, True])
+@pytest.mark.parametrize('stored', [False, True])
+@pytest.mark.parametrize('weights', parameters.FORMS)
+def test_the_form_of_weights(weights, stored, rounds, kernel, tmp_path):
+  """The bits of a file are taken unasked where the kernel multiplies them."""
+  if stored:
+    (tmp_path / 'model.gguf').symlink_to('x')
+  kind = weights
+  if weights == 'auto':
+    kind = 'stored' if stored and kernel else 'floats'
+  given = weights, rounds, tmp_path, kernel
+  if kind == 'floats' and rounds:
+    with pytest.raises(ValueError, match='rounds is true, but weights are fl'):
+      parameters.choose_form(*given)
+    return
+  form = parameters.choose_form(*given)
+  few = kind != 'floats'
+  assert form == (kind, rounds, kernel and few)
+  words = 'bits of the file' if kind == 'stored' else kind
+  words += ', activations rounded' * rounds
+  assert form.text == (words if few else None)

@@ -7,7 +7,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import FAMILIES, conversion, rope, values
 from specjax.models import rotary
 from tests.support import tiny_families
 
@@ -296,3 +296,139 @@ def test_what_files_say_besides_changes_nothing_or_is_refused(name):
     if isinstance(value, tuple):
       with pytest.raises(ValueError, match=key):
         conversion.read_attributes(FAMILIES, plain | said | {key: value[1]})
+
+
+# Values of attributes: what is taken, and the nearest that are not.
+TAKEN = {
+  values.size: ((1, 2**31 - 1), (0, -1, 2**31, 1.0, True, '1')),
+  values.index: ((0, 7), (-1, 1.0, False, '0')),
+  values.number: ((1e-9, 3, 2.5), (0, 0.0, -1, math.nan, math.inf, True, '1')),
+  values.numbers: (([], [1, 0.5]), ((1.0,), [1, 0], [None], 1.0)),
+  values.layers: (([], [0, 3]), ((0,), [-1], [1.0], [True], 0)),
+  values.flag: ((True, False), (1, 0, 'true')),
+  values.of_layers(2, 'a', 'b'): (
+    (['a', 'b'], ['b', 'b']), (['a'], ['a', 'b', 'a'], ['a', 'c'], ('a', 'b')),
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('decode', TAKEN, ids=lambda x: x.__name__)
+def test_values_that_are_taken_and_that_are_not(decode):
+  good, bad = TAKEN[decode]
+  for value in good:
+    found = values.take({'a': value}, 'a', decode)
+    assert found == (tuple(value) if type(found) is tuple else value)
+  for value in bad:
+    with pytest.raises(ValueError, match=r'attribute a = .*; expected '):
+      values.take({'a': value}, 'a', decode)
+
+
+def rotary_fields(row=None, head_dim=8, longest=64, **attributes):
+  row, rest = row or rope.rope_row(), dict(attributes)
+  fields = row(rest, {'head_dim': head_dim, 'max_positions': longest})
+  assert rest == {}
+  return fields
+
+
+@pytest.mark.parametrize(
+  ('part', 'share', 'turned'),
+  [
+    (0.5, None, 4),
+    (0.5, 1, None),
+    (0.5, 0.125, 1),
+    (0.5, 0.124, ''),
+    (0.5, 1.01, ''),
+    (None, 1.0, None),
+    (None, 0.5, ''),
+  ],
+)
+def test_the_share_of_a_head_that_is_turned(part, share, turned):
+  """Less than one of eight entries is none."""
+  row = rope.rope_row(3.0, part=part, old_names=('base', 'pct'))
+  for place in ('pct', 'rope_parameters'):
+    given = {place: share} if share else {}
+    if share and place != 'pct':
+      given = {place: {'partial_rotary_factor': share}}
+    if turned == '':
+      with pytest.raises(ValueError, match='partial_rotary_factor = '):
+        rotary_fields(row, **given)
+      continue
+    found = rotary_fields(row, **given, base=5)
+    assert (found['rope_theta'], found['rotary_dim']) == (5.0, turned)
+    assert rotary_fields(row, **given)['rope_theta'] == 3.0
+
+
+def _grown(factor):
+  return math.sqrt(1 + math.log(factor) / math.log(16))
+
+
+@pytest.mark.parametrize(
+  ('longest', 'said', 'amplitude'),
+  [
+    (64, {}, _grown(4)),
+    (16, {}, 1.0),
+    (64, {'factor': 2.0}, _grown(2)),
+    (64, {'factor': 0.5}, 1.0),
+    (64, {'attention_factor': 1.5}, 1.5),
+  ],
+)
+@pytest.mark.parametrize('kind', ['longrope', 'su'])
+def test_what_longrope_leaves_out(kind, longest, said, amplitude):
+  """Trained on 16 tokens at first."""
+  row = rope.rope_row(original=16)
+  given = {'type': kind, 'short_factor': [1, 1], 'long_factor': [2, 3]} | said
+  found = rotary_fields(row, 4, longest, rope_scaling=given)['rope_scaling']
+  wanted = (1, 1), (2, 3), 16, longest, pytest.approx(amplitude)
+  assert tuple(vars(found).values()) == wanted
+  plain = rotary_fields(row, original_max_position_embeddings=16)
+  assert plain['rope_scaling'] is None
+
+
+@pytest.mark.parametrize(
+  ('said', 'factor', 'amplitude'),
+  [
+    ({}, 4.0, 0.1 * math.log(4) + 1),
+    ({'factor': 1.0}, 1.0, 1.0),
+    ({'factor': 0.5}, 0.5, 1.0),
+  ],
+)
+def test_yarn_that_names_no_factor_has_that_of_its_lengths(
+  said, factor, amplitude
+):
+  given = {'rope_type': 'yarn', 'original_max_position_embeddings': 16} | said
+  found = rotary_fields(rope_parameters=given)['rope_scaling']
+  assert (found.factor, found.amplitude) == (factor, pytest.approx(amplitude))
+
+
+SCALED = {'rope_type': 'linear', 'factor': 2.0}
+
+
+@pytest.mark.parametrize(
+  ('attributes', 'found'),
+  [
+    ({}, (1e6, 1e4, None)),
+    ({'rope_theta': 5.0, 'local': 3.0}, (5.0, 3.0, None)),
+    ({'rope_scaling': SCALED}, (1e6, 1e4, rotary.Linear(2.0))),
+    (
+      {'full_attention': SCALED, 'sliding_attention': {'rope_theta': 9.0}},
+      (1e6, 9.0, rotary.Linear(2.0)),
+    ),
+    ({'rope_parameters': 3}, 'rope_parameters = 3 must'),
+    ({'sliding_attention': {}, 'other': 1}, 'rope_parameters: other = 1'),
+    ({'sliding_attention': {'factor': 2.0}}, 'factor = 2'),
+    ({'sliding_attention': SCALED}, "'linear'; expected one of default"),
+  ],
+)
+def test_layers_with_a_window_have_a_base_that_nothing_scales(
+  attributes, found
+):
+  row = rope.two_bases_row(1e6, 1e4, 'local')
+  if {'sliding_attention'} & attributes.keys():
+    attributes = {'rope_parameters': attributes}
+  if isinstance(found, str):
+    with pytest.raises(ValueError, match=found):
+      rotary_fields(row, **attributes)
+    return
+  names = 'rope_theta', 'local_rope_theta', 'rope_scaling'
+  wanted = dict(zip(names, found, strict=True))
+  assert rotary_fields(row, **attributes) == wanted

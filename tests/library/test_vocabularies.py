@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 import transformers
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 
 from specjax import sampling, verify
@@ -296,3 +296,192 @@ def test_alpha_is_the_mass_of_the_tokens_that_are_left(float64):
   np.testing.assert_allclose(alpha, left, atol=1e-9)
   assert abs(alpha.mean() - left.mean()) < 1e-9
   assert 0.3 < left.mean() < 0.95
+
+
+# Numbers of tables, and sizes, by hand
+
+
+def test_what_both_vocabularies_have_is_counted():
+  """Of six tokens and padding the draft has two, and the end of a text."""
+  texts = {0: b'a', 1: b'b', 2: b'ab', 3: b'aab', 4: b'\xff'}
+  target = Tokens(8, texts, special={5: '</s>'}, ends=(5,))
+  draft = Tokens(4, {0: b'b', 1: b'a', 3: b'x'}, special={2: 'e'}, ends=(2,))
+  made, found = tables.build(target, draft)
+  assert (found.shared, found.target, found.draft) == (3, 6, 4)
+  assert found.share == 3 / 6
+  assert np.flatnonzero(found.can_draft).tolist() == [0, 1, 5]
+  # One piece, one, two, three, and the draft's end for want of anything.
+  assert found.spelled == (1 + 1 + 2 + 3 + 1) / 5
+  assert found.of_tokens([[0, 1], [2], [0, 4, 5]]) == 4 / 6
+  assert np.diff(made.starts).tolist() == [1, 1, 2, 3, 1, 1, 1, 1]
+  assert reading.length_of(made, [3, 2, 0]) == 6
+  # Eleven pieces of eight tokens are 1.375 a token: room for 1.5.
+  sizes = reading.sizes_of(made)
+  assert sizes == reading.Sizes(3, 1.5, reading.SLACK)
+  assert (sizes.longest_text(10), sizes.width) == (15 + 64, 4)
+
+
+@pytest.mark.parametrize(
+  ('longest', 'ratio', 'slack', 'width', 'text', 'slots'),
+  [
+    (1, 1.0, 0, 2, 128, 128),
+    (2, 1.5, 0, 4, 192, 256),
+    (3, 1.25, 94, 4, 254, 256),
+    (3, 1.25, 95, 4, 255, 384),
+    (8, 9.0, 0, 10, 1024, 1536),  # No token has more than eight.
+  ],
+)
+def test_room_for_a_text_of_128_tokens(
+  longest, ratio, slack, width, text, slots
+):
+  """The pieces of a text, and all but two of what one step feeds."""
+  sizes = reading.Sizes(longest, ratio, slack)
+  assert sizes.width == width
+  assert sizes.longest_text(128) == text
+  assert sizes.slots(128) == slots
+
+
+class Vocabulary:
+  """A tokenizer of which ids alone are looked at."""
+
+  def __init__(self, text, added=''):
+    self.ids, self.added = dict(zip(text, range(99), strict=False)), added
+
+  def get_vocab(self):
+    return self.ids
+
+  def get_added_vocab(self):
+    return {x: self.ids[x] for x in self.added}
+
+
+@pytest.mark.parametrize(
+  ('draft', 'sizes', 'alike'),
+  [
+    ('abcd', (4, 4), True),
+    ('abcd', (5, 9), True),
+    ('abcd', (3, 4), False),  # The draft's last is beyond the target's head.
+    ('abcd', (4, 3), True),  # The draft lacks what was added later,
+    ('abcd', (4, 2), False),  # but no ordinary token.
+    ('abcd', (3, 3), True),
+    ('abc', (4, 4), True),
+    ('abce', (4, 4), False),
+    ('abdc', (4, 4), False),
+    ('abcde', (5, 4), True),  # Its last is padding to itself.
+    ('abcde', (5, 5), False),
+  ],
+)
+def test_ids_that_are_the_same(draft, sizes, alike):
+  target = Vocabulary('abcd', added='d')
+  assert vocabularies.same(target, Vocabulary(draft), *sizes) is alike
+  if draft == 'abcd':
+    assert vocabularies.same(target, target, *sizes) is alike
+
+
+def test_what_a_tokenizer_says_of_its_tokens():
+  """Ids beyond the head are no tokens, nor what begins or ends with them."""
+  tokenizer = byte_level()
+  tokenizer.add_special_tokens({'bos_token': '<s>', 'unk_token': '<u>'})
+  tokenizer.add_tokens(['Ġx'])
+  found = tokens.read_tokens('the target', tokenizer, 11)
+  assert (found.ends, found.begin, found.unknown) == ((0,), 8, 9)
+  assert found.special == {0: '</s>', 8: '<s>', 9: '<u>'}
+  assert found.texts[10] == 'Ġx'.encode()  # What is added means itself.
+  assert found.texts[3] == b' '
+  found = tokens.read_tokens('the target', tokenizer, 9, (8, 9, 2))
+  assert (found.ends, found.begin, found.unknown) == ((8, 2), 8, None)
+  assert (sorted(found.special), sorted(found.texts)) == (
+    [0, 8],
+    [*range(1, 8)],
+  )
+  found = tokens.read_tokens('the draft', sentence_piece(), 9)
+  assert found.texts[2] == b'\xe2'
+  assert (found.unknown, found.fallback) == (0, {2, 3})
+
+
+@pytest.mark.parametrize('target_first', [False, True])
+def test_what_begins_texts_of_one_may_not_end_those_of_the_other(target_first):
+  one = Tokens(3, {0: b'a'}, special={1: 'x', 2: 'e'}, ends=(2,), begin=1)
+  other = Tokens(2, {0: b'a'}, special={1: 'x'}, ends=(1,))
+  pair = (one, other) if target_first else (other, one)
+  whose = 'target' if target_first else 'draft'
+  with pytest.raises(ValueError, match=f"'x' begins texts of the {whose} and"):
+    tables.build(*pair)
+  # Where one token does both, as in GPT-2, it has no single role.
+  both = dataclasses.replace(one, ends=(1,))
+  assert tables.match(both, other) == {0: 0, 1: 1}
+  both = dataclasses.replace(other, begin=1)
+  assert tables.match(one, both)[0] == 0
+
+
+@pytest.mark.parametrize(
+  ('target', 'draft', 'matched'),
+  [
+    # What only one of them begins texts with is no pair.
+    ({'begin': 1}, {'begin': None}, {0: 0}),
+    ({'begin': None}, {'begin': 1}, {0: 0}),
+    # A second end is no ordinary token of the draft, whatever it is called.
+    (
+      {'ends': (1, 2)},
+      {'special': {1: 'y', 2: 'x'}, 'ends': (1,)},
+      {0: 0, 2: 1},
+    ),
+    # What begins texts is taken, before names are looked at.
+    ({'begin': 1}, {'special': {1: 'y'}, 'begin': 1}, {0: 0, 1: 1}),
+  ],
+)
+def test_special_tokens_are_told_by_what_they_do_first(target, draft, matched):
+  one = Tokens(3, {0: b'a'}, special={1: 'x', 2: 'y'})
+  other = Tokens(3, {0: b'a'}, special={1: 'z', 2: 'u'})
+  one, other = (
+    dataclasses.replace(one, **target),
+    dataclasses.replace(other, **draft),
+  )
+  assert tables.match(one, other) == matched
+
+
+def pieces(form, **parts):
+  """A tokenizer of letters, 'ab' and 'bc', of which it makes 'bc' first."""
+  space = 'Ġ' if form == 'bytes' else '▁'
+  words = ['a', 'b', 'c', space, 'ab', 'bc']
+  model = BPE(
+    {word: i for i, word in enumerate(words)}, [('b', 'c'), ('a', 'b')]
+  )
+  made = tokenizers.Tokenizer(model)
+  for name, part in parts.items():
+    setattr(made, name, part)
+  return fast(made)
+
+
+MARKED = normalizers.Replace(' ', '▁')
+
+
+@pytest.mark.parametrize(
+  ('form', 'parts'),
+  [
+    ('bytes', {'pre_tokenizer': pre_tokenizers.ByteLevel(False)}),
+    ('marks', {'pre_tokenizer': pre_tokenizers.Metaspace()}),
+    ('marks', {'normalizer': MARKED, 'decoder': decoders.Fuse()}),
+    ('', {'pre_tokenizer': pre_tokenizers.Whitespace()}),
+  ],
+)
+def test_text_is_cut_as_its_tokenizer_does(form, parts):
+  """Not by the longest token, where the tokenizer has its own way."""
+  made = pieces(form, **parts)
+  if not form:
+    with pytest.raises(ValueError, match='no byte representation'):
+      tokens.read_tokens('the draft', made, 6)
+    return
+  found = tokens.read_tokens('the draft', made, 6)
+  assert (found.texts[3], found.fallback) == (b' ', frozenset())
+  assert found.cut(b' abc') == [3, 0, 5]
+  # Bytes that it cannot write are left out, and the rest is cut.
+  assert found.cut(b'abc\xff') == [4, 2]
+  assert dataclasses.replace(found, spell=None).cut(b'abc') == [4, 2]
+
+
+def test_letters_stand_for_bytes_as_in_gpt2():
+  from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+  assert tokens._letters() == {c: b for b, c in bytes_to_unicode().items()}
+  twice = Tokens(3, {0: b'a', 1: b'a', 2: b'a'}, frozenset([0]))
+  assert twice.by_bytes == {b'a': 1}

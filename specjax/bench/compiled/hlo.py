@@ -346,7 +346,7 @@ def _costs(module: Module, op: Op, bytes_per_cycle: float) -> dict[str, float]:
   for kind in COLLECTIVES:
     if op.kind.startswith(kind):
       made |= {kind: 1, 'exchanged': op.bytes}
-  if op.copies and op.bytes:
+  if op.copies:
     if module.origin(op.operands[0]).startswith(_WEIGHTS):
       made['weights'] = op.bytes
     elif op.bytes >= _LARGE:
