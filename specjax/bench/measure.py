@@ -32,20 +32,15 @@ class NotFinite(UserError):
 
 
 @jax.jit
-def _are_finite(leaves):
-  return [jnp.isfinite(leaf).all() for leaf in leaves]
+def _is_finite(leaf):
+  return jnp.isfinite(leaf).all()
 
 
 def not_finite(params: Params) -> NotFinite:
   """Returns the error of logits that are not finite; it names a bad weight."""
-  floats = {
-    path: leaf
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    if jnp.issubdtype(getattr(leaf, 'dtype', int), jnp.floating)
-  }
-  finite = _are_finite([*floats.values()])
-  for path, good in zip(floats, finite, strict=True):
-    if not good:
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    floats = jnp.issubdtype(getattr(leaf, 'dtype', int), jnp.floating)
+    if floats and not _is_finite(leaf):
       where = jax.tree_util.keystr(path, simple=True, separator='.')
       return NotFinite(
         f'logits are NaN or infinite, as weights are: {where}; replace the '

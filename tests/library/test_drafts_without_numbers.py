@@ -76,7 +76,9 @@ def error(case, broken, guard):
   rule, parents, replacement = CASES[case]
   p, q = rules.pair(0, 'plain')
   source = breaking(parents, replacement, BROKEN[broken], guard)
-  return np.abs(rules.texts_of(rule, source, p, q) - rules.plain_texts(p)).max()
+  return np.abs(
+    rules.texts_of(rule, source, p, q) - rules.plain_texts(0, 'plain')
+  ).max()
 
 
 @pytest.mark.parametrize(

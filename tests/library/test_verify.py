@@ -486,7 +486,7 @@ def test_coins_are_never_passed_at_0_and_always_at_1():
 def test_simulated_acceptance():
   rule = verify.simulated(0.25)
   draft = Draft(np.zeros(3, int), np.arange(3), np.array(3), None)
-  scores = Scores(np.full((4, VOCAB), 0.25), None)
+  scores = Scores(np.full((4, VOCAB), 0.25, np.float32), None)
   np.testing.assert_array_equal(rule.accept(draft, scores), [0.25] * 3)
   np.testing.assert_array_equal(rule.rest(draft, scores, 1), [0.25] * VOCAB)
   assert not rule.lossless

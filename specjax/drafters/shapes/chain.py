@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import sampling, trees
 from specjax.drafters.shapes.policies import Last, Policy
@@ -60,7 +61,9 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
   """
   if depth < 1:
     raise ValueError(f'depth must be at least 1, got {depth}')
-  rows = jnp.arange(depth)  # The last token is drawn and never fed.
+  # The last token is drawn and never fed. Of the host: jax would remember the
+  # precision that is in force here.
+  rows = np.arange(depth, dtype=np.int32)
 
   def _unread(batch):
     return jnp.zeros((batch, depth)), jnp.zeros((batch, depth))
