@@ -82,15 +82,22 @@ def _forget_others(folder: pathlib.Path, paths: Sequence[str]) -> None:
     paths: of these files.
   """
   own = folder.with_suffix('.json')
-  with contextlib.suppress(OSError, ValueError):
-    if own.exists():
-      return
+  if own.exists():
+    return
+  with contextlib.suppress(OSError):
     own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own.write_text(json.dumps(paths))
+    with tempfile.TemporaryDirectory(dir=own.parent) as place:
+      made = pathlib.Path(place, own.name)
+      made.write_text(json.dumps(paths))
+      made.replace(own)
     for listed in own.parent.glob('*.json'):
-      if not all(map(os.path.exists, json.loads(listed.read_text()))):
+      try:
+        stays = all(map(os.path.exists, json.loads(listed.read_text())))
+      except (OSError, TypeError, ValueError):
+        stays = False  # It is damaged, or was deleted by another process.
+      if not stays:
         shutil.rmtree(listed.with_suffix(''), ignore_errors=True)
-        listed.unlink()
+        listed.unlink(missing_ok=True)
 
 
 def recall(

@@ -239,6 +239,7 @@ def _read(
 def load(
   target: Target,
   path: Literal[''] = '',
+  *,
   window: int = 0,
   sinks: int = 0,
   **options: Any,

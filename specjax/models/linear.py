@@ -121,7 +121,7 @@ def head_of(table):
 
 
 def output_layer(params):
-  """Returns that of a model's weights, which may be its embedding."""
+  """Returns the output layer of a model's weights: the embedding, if tied."""
   own = params.get('unembedding')
   return head_of(params['embedding']) if own is None else own
 

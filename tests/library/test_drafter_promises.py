@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling
+from specjax import sampling, verify
 from specjax.certify import drafter_trial, laws
-from specjax.drafters import counts
+from specjax.drafters import counts, lm
 from specjax.loop import generate
-from specjax.types import Draft
+from specjax.types import Draft, Params, Spec
 from tests.support import models
 
 ROWS = 512
@@ -167,6 +167,20 @@ def test_memory_equals_reading_again(name, float64):
 def test_shapes_are_fixed_and_the_host_is_not_asked(name):
   drafter, params = models.DRAFTERS[name][0], models.params_of(name)
   assert laws.not_fixed(models.TARGET, drafter, params) == ''
+
+
+# The ceiling
+
+
+def test_a_target_accepts_itself_always(float64):
+  spec = Spec(models.DRAFT, lm.make(models.DRAFT, 4), verify.token)
+  target = models.double(models.draft_weights())
+  values = sampling.make(6, [0, 0.5, 1, 1.5, 0, 0.5])
+  state = models.decoded(
+    spec, Params(target, target), models.PROMPTS, values, new_tokens=60
+  )
+  assert state.counts.tried.sum() > 200
+  assert state.counts.accepted.sum() == state.counts.tried.sum()
 
 
 # Drafters one by one

@@ -238,6 +238,10 @@ D2T = written.tensors(THIRD)['d2t']
     (without('', d2t=-np.arange(7)), 'has a token twice'),
     (without('', t2d=~written.tensors(THIRD)['t2d']), 'd2t and t2d disagree'),
     (without('', **{'norm.weight': np.zeros(8, np.int8)}), 'is I8'),
+    (
+      without('', **{f'fc_norm.{i}.weight': np.ones(8) for i in (0, 1)}),
+      'unset parameters: .norm_taps_2/scale',
+    ),
     (without('midlayer.mlp.gate_proj.weight'), 'gate_proj.weight is missing'),
     (without('midlayer.self_attn.k_proj.weight'), 'k_proj.weight is missing'),
     (without('', **{'fc.weight': np.zeros(8)}), r'\(8,\) where 2 axes are'),

@@ -111,6 +111,17 @@ def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept(target):
   assert min(mass) < 0.99
 
 
+@pytest.mark.slow
+def test_greedy_texts_are_those_of_the_target(target):
+  texts = ['def fib(n):', 'import os\n']
+  options = {'vocabulary': 256, 'frequencies': COUNTS}
+  drafter = eagle.load(target, pair.path('eagle3'), **options)
+  plain = specjax.decode(target, None, texts, new_tokens=24)
+  made = specjax.decode(target, drafter, texts, gamma=2, new_tokens=24)
+  assert made.texts == plain.texts
+  assert made.tau > 1
+
+
 @pytest.fixture(scope='module')
 def trained():
   """A head of some tokens to train, and a target whose text it sees."""
@@ -149,10 +160,13 @@ def test_a_head_learns_the_targets_distribution_over_its_tokens(trained):
     assert found[f'step{j}'] == pytest.approx(0.8**j * nats, rel=1e-4)
 
 
-def test_training_moves_all_weights_and_leaves_the_tokens(trained, tmp_path):
+@pytest.mark.parametrize('muon', [False, True])
+def test_training_moves_all_weights_and_leaves_the_tokens(
+  trained, muon, tmp_path
+):
   made, params, seen = trained
   rule = optimize.make_optimizer(
-    Optimization(((0, 0.1), (9, 0.1)), batch=2, muon=True)
+    Optimization(((0, 0.1), (9, 0.1)), batch=2, muon=muon)
   )
   step = optimize.make_step(
     lambda own, target, seen: made.loss(Params(target, own), seen, None), rule

@@ -50,14 +50,17 @@ GEMMA = models.tiny(
   attention_cap=3.0, logit_cap=9.0,
 )  # fmt: skip
 EXPERTS = models.tiny(
-  VOCAB, 2, experts=Experts(count=5, chosen=2, width=12, dense=(0,))
-)
+  VOCAB, 2, parallel=True, rotary_dim=2,
+  experts=Experts(count=5, chosen=2, width=12, dense=(0,)),
+)  # fmt: skip
 WHOLE = 512  # slots of the large blocks that are walked
 CHOICES = {
   name: models.tiny(VOCAB, 2, **options)
   for name, options in models.CHOICES.items()
 }
-MODELS = CHOICES | {'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA}
+MODELS = CHOICES | {
+  'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA, 'experts': EXPERTS
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -143,21 +146,19 @@ def test_reading_and_stepping_is_the_full_pass(name):
 
 
 @pytest.mark.parametrize(
-  'length', [(700, 1020, 1026, 1100), (3, 95, 520, 1100)]
+  ('options', 'length'),
+  [
+    # No row sees the first block in the first layer, and the last row sees two.
+    # The second layer has no window, and walks over all of them.
+    ({'windows': (90, None)}, (700, 1020, 1026, 1100)),
+    # The first tokens are seen besides, in the block that is read at first and
+    # in later ones from the cache.
+    ({'narrowed': Narrowed(600, sinks=3)}, (3, 95, 520, 1100)),
+  ],
 )
-def test_a_window_skips_blocks_of_the_cache(length):
-  """No row of the first batch sees the first block in the first layer.
-
-  The second layer has no window of its own. It sees the first tokens beside a
-  narrowed one, in the block that is read at first and from the cache.
-  """
-  narrowed, window = Narrowed(600, sinks=3), 90
-  model = models.tiny(
-    VOCAB, 2, max_positions=1536, windows=(window, None), narrowed=narrowed
-  )
-  length = np.array(length, np.int32)
-  assert (length.min() - 1 - window > WHOLE) == (length[0] == 700)
-  assert_pieces_agree(model, words(4, 1536), length)
+def test_a_window_skips_blocks_of_the_cache(options, length):
+  model = models.tiny(VOCAB, 2, max_positions=1536, **options)
+  assert_pieces_agree(model, words(4, 1536), np.array(length, np.int32))
 
 
 def seen(model, place):
@@ -322,7 +323,7 @@ def test_positions_beyond_the_last_give_numbers():
 @pytest.mark.parametrize(
   'name',
   models.slow_unless(
-    ['gemma'], ['gemma', 'latents', 'normed behind', 'a state']
+    ['gemma'], ['gemma', 'experts', 'latents', 'normed behind', 'a state']
   ),
 )
 def test_the_form_of_a_tpu_changes_no_logits(name):

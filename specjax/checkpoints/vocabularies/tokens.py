@@ -54,7 +54,7 @@ class Tokens:
 
   @functools.cached_property
   def longest(self) -> int:
-    return max(map(len, self.by_bytes))
+    return max(map(len, self.by_bytes), default=0)
 
   def cut(self, text: bytes) -> list[int]:
     """Tokens that spell a piece of text; may be none."""

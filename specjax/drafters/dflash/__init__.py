@@ -149,7 +149,7 @@ _read = functools.partial(modules.read, KIND)
 
 
 def load(
-  target: Target, path: str, tree: int = 0, block: int = 0, **options: Any
+  target: Target, path: str, *, tree: int = 0, block: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 

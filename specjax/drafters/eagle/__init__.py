@@ -189,7 +189,7 @@ _read = functools.partial(modules.read, KIND)
 
 
 def load(
-  target: Target, path: str, window: int = 0, sinks: int = 0, **options: Any
+  target: Target, path: str, *, window: int = 0, sinks: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of a trained or published head, for a target.
 

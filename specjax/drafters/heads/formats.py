@@ -189,11 +189,11 @@ class Files(NamedTuple):
     Args:
       name: of the attribute that names them.
       ids: its value.
-      first: that of the first layer's output.
+      first: the id that the output of the first layer has.
       count: of the layers that the tensor fc reads.
 
     Raises:
-      CheckpointError: they are others, or the target has them not.
+      CheckpointError: there are more or fewer, or the target has fewer.
     """
     told = f'{self.directory}: {CONFIG}: {name} {[*ids]}'
     if len(ids) != count:
@@ -222,8 +222,8 @@ class Found(NamedTuple):
   kind: the module of `drafters` that loads it.
   directory: where it lies.
   sources: of each parameter that it has, '/' between the keys; see `match`.
-  shapes: of these.
-  tensors: by name.
+  shapes: of the parameters.
+  tensors: of the directory, by name.
   """
 
   format: str
@@ -299,7 +299,13 @@ def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
       damaged; names them.
   """
   shapes = flax.traverse_util.flatten_dict(head.shapes(), sep='/')
-  sources = conversion.fill(found.table, shapes)
+  try:
+    sources = conversion.fill(found.table, shapes)
+  except KeyError as error:
+    raise CheckpointError(
+      f'{found.directory}: its tensors are not those of {found.format}; unset '
+      f'parameters: {error}'
+    ) from None
   found = found._replace(sources=sources, shapes=shapes, tensors=tensors)
   used = found.names
   unset = [

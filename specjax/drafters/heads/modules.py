@@ -166,7 +166,7 @@ def load_head(
     target: what is drafted for.
     path: directory of the head, or its name on the Hub.
     options: of `Options`, `Reduction` and `shapes.shape.Shape`.
-    reduces: whether it takes those of `Reduction`.
+    reduces: whether the head takes the options of `Reduction`.
 
   Raises:
     ValueError: an option is unknown or impossible, or as `reader` and

@@ -135,7 +135,7 @@ _read = functools.partial(modules.read, module.KIND)
 
 
 def load(
-  target: Target, path: str, tree: int = 0, **options: Any
+  target: Target, path: str, *, tree: int = 0, **options: Any
 ) -> LoadedDrafter:
   """The drafter of trained or published heads; as deep as there are heads.
 
