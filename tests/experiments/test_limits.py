@@ -311,7 +311,7 @@ def test_the_least_changes_that_fit_are_proposed(monkeypatch):
   ('batches', 'named'), [((2, 4, 8), '(2,4,)'), ((6, 8), '(4,)')]
 )
 def test_what_is_proposed_divides_batches_and_heads(batches, named):
-  """Of batch sizes those that fit stay, or the largest that does."""
+  """A proposal keeps the batch sizes that fit, or the largest below them."""
   planned = dataclasses.replace(
     settings(1), timed=False, batch=8, batches=batches, mesh=Mesh(2, 2)
   )
@@ -402,7 +402,7 @@ def test_a_step_reads_the_experts_of_its_tokens(tokens, read):
   ],
 )
 def test_new_tokens_are_at_most_half(length, prompt, sizes, new, monkeypatch):
-  """What cannot be described is refused later."""
+  """A model that cannot be described counts for nothing here."""
   made = types.SimpleNamespace
   names = 'max_positions', 'vocab_size', 'encoder'
 

@@ -1,4 +1,4 @@
-"""What loops are timed, what they replay, and what they are compared with."""
+"""Loops that are timed: their order, the drafts they replay, their paces."""
 
 import dataclasses
 import types
@@ -64,7 +64,7 @@ def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
 
 
 def test_a_row_without_a_step_says_nothing_of_the_pace():
-  """Of a second row no step was whole; and no step of any had a draft."""
+  """The second row made no whole step; in the last case no step drafted."""
   short = plain.make()._replace(nodes=4, short=True)
   one = made.run([12, 1], [6, 1], drafted=np.array([10, 0]))
   counts = one.counts._replace(

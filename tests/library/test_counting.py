@@ -26,7 +26,7 @@ MOST = 40  # tokens
 
 
 def emitted(limit, *given):
-  """What a step writes to texts that are empty."""
+  """Writes a step to empty texts, as the loop does."""
   state = types.SimpleNamespace(limit=limit, length=jnp.zeros_like(limit))
   return generate.PARTS.emit(state, *given)
 

@@ -34,7 +34,7 @@ def given(changes):
 
 @pytest.fixture(scope='module')
 def whole(target, drafters):
-  """What `decode` makes at temperature 0."""
+  """The result of `decode` at temperature 0, with log-probabilities."""
   options = given({'logprobs': 0})
   out = specjax.decode(target, drafters['draft'], PROMPT, **options)
   assert len(out.logprobs[0]) == len(out.tokens[0])

@@ -302,7 +302,7 @@ def test_alpha_is_the_mass_of_the_tokens_that_are_left(float64):
 
 
 def test_what_both_vocabularies_have_is_counted():
-  """Of six tokens and padding the draft has two, and the end of a text."""
+  """The draft has two of the target's six tokens, and the end of a text."""
   texts = {0: b'a', 1: b'b', 2: b'ab', 3: b'aab', 4: b'\xff'}
   target = Tokens(8, texts, special={5: '</s>'}, ends=(5,))
   draft = Tokens(4, {0: b'b', 1: b'a', 3: b'x'}, special={2: 'e'}, ends=(2,))
@@ -334,7 +334,7 @@ def test_what_both_vocabularies_have_is_counted():
 def test_room_for_a_text_of_128_tokens(
   longest, ratio, slack, width, text, slots
 ):
-  """The pieces of a text, and all but two of what one step feeds."""
+  """Sizes by hand: room for the pieces of the text, and for those of a step."""
   sizes = reading.Sizes(longest, ratio, slack)
   assert sizes.width == width
   assert sizes.longest_text(128) == text

@@ -151,7 +151,8 @@ class Files(NamedTuple):
       attributes: of the layers.
       width: of their tensors.
       activations: names of those that there are; the field is one of these.
-      *rows: of what is read besides positions, activation and norms.
+      *rows: rows of a family's table for the other fields; those of positions,
+        activation and norms are added.
 
     Raises:
       CheckpointError: names the attribute.
