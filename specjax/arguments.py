@@ -218,14 +218,22 @@ def check_state(state: Any, spec: Spec) -> None:
     )
 
 
-def check_steps(steps: Any) -> None:
-  """Raises unless a number of steps is an integer that fits in int32.
+def int32_steps(steps: Any) -> Any:
+  """Returns a number of steps, or several, as int32: one program for all.
 
   A number on a device is not looked at: that would be to wait for it.
+
+  Raises:
+    ValueError: a number is no integer that fits.
   """
-  for value in steps if isinstance(steps, tuple) else (steps,):
-    if not isinstance(value, jax.Array):
-      check_number('steps', value, 0, BOUND)
+
+  def one(value):
+    if isinstance(value, jax.Array):
+      return value
+    check_number('steps', value, 0, BOUND)
+    return jax.device_put(np.int32(value))
+
+  return jax.tree.map(one, steps)
 
 
 def token_ids(target: Target, prompts: Any) -> list[list[int]]:

@@ -406,6 +406,6 @@ def generate(
     ValueError: the state was used up or is of another spec; negative steps.
   """
   arguments.check_state(state, spec)
-  arguments.check_steps(steps)
+  steps = arguments.int32_steps(steps)
   run = loop_for(spec, state)
   return run(params, state, steps, spec=spec, parts=parts)

@@ -256,10 +256,14 @@ def test_a_generation_is_one_dispatch():
 )  # fmt: skip
 def test_a_chunk_ends_at_its_steps_or_its_finished_rows(steps, finished, calls):
   """The first row needs two steps, the other one."""
-  stop = generate.StopWhen(jnp.int32(steps), jnp.int32(finished))
-  state = hand_start([(0,), (5,)], 20)
-  state = generate.generate(hand_params(), state, stop, spec=HAND)
-  assert tuple(state.counts.target_calls.tolist()) == calls
+  programs = set()
+  for number in (jnp.int32, np.int64, int):
+    stop = generate.StopWhen(number(steps), number(finished))
+    state = hand_start([(0,), (5,)], 20)
+    state = generate.generate(hand_params(), state, stop, spec=HAND)
+    assert tuple(state.counts.target_calls.tolist()) == calls
+    programs.add(generate.count_programs())
+  assert len(programs) == 1
 
 
 def test_a_drafter_is_told_the_text_as_it_is_behind_each_step():
