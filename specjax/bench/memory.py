@@ -223,7 +223,7 @@ def _reading(model: Model, params, rows: int, slots: int, sources: int) -> int:
     places = transformer.shardings(model.config, model.placement)
     params = put(params, places)
     inputs = put(inputs, model.placement.of_rows(inputs))
-  program = generate._prefill.lower(params, *inputs, target=model, taps=())
+  program = generate.read_prompts.lower(params, *inputs, target=model, taps=())
   found = program.compile().memory_analysis()
   return 0 if found is None else found.temp_size_in_bytes
 

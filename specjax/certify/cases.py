@@ -56,7 +56,7 @@ def _read(tiny: TinyModels, contexts, taps):
   target = jax.tree.map(lambda x: np.asarray(x, float), weights)
   texts = [(*tiny.prompt, *tiny.texts.tokens(number)) for number in contexts]
   tokens, length = prefill.pad(texts, _SLOTS)
-  cache, hidden = generate._prefill(
+  cache, hidden = generate.read_prompts(
     target, tokens, length, None, target=tiny.target, taps=taps
   )
   values = sampling.make(len(texts))

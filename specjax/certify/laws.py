@@ -181,7 +181,7 @@ def _context(drafter, params, tokens, length, values, source=None, *, target):
   cache = hidden = None
   if params.target is not None:
     texts = tokens, length, source
-    cache, hidden = generate._prefill(
+    cache, hidden = generate.read_prompts(
       params.target, *texts, target=target, taps=drafter.taps
     )
   history = sampling.History()

@@ -46,8 +46,10 @@ def row_keys(seed: int, indices) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=('target', 'taps', 'read_slots'))
-def _prefill(weights, tokens, length, source, *, target, taps, read_slots=None):
-  """Prefills prompts: cache and features, one program for every drafter."""
+def read_prompts(
+  weights, tokens, length, source, *, target, taps, read_slots=None
+):
+  """Returns cache and features of prompts: one program for every drafter."""
   batch, slots = tokens.shape
   read = read_slots or slots
   cache = transformer.open_cache(target, weights, batch, read, source)
@@ -155,7 +157,7 @@ def start(
   if (placement := spec.target.placement) is not None:
     rows = tokens, lengths, limits, key, values, source
     tokens, lengths, limits, key, values, source = placement.put_rows(rows)
-  cache, hidden = _prefill(
+  cache, hidden = read_prompts(
     params.target,
     tokens,
     lengths,

@@ -179,7 +179,7 @@ def test_bytes_of_shapes():
       ('score', 'attention/norm'),
     ),
     (
-      'jit(_prefill)/while/body/Transformer/layer0/mlp/layer0._mlp/up/add',
+      'jit(read_prompts)/while/body/Transformer/layer0/mlp/layer0._mlp/up/add',
       ('', 'mlp/up'),
     ),
     ('reduce_sum', ('', '')),

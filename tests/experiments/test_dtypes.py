@@ -131,8 +131,8 @@ def lower(spec, weights, own):
   number = jax.ShapeDtypeStruct((3,), jnp.int32)
   tokens = jax.ShapeDtypeStruct((3, 128), jnp.int32)
   target, drafter = spec.target, spec.drafter
-  read = functools.partial(generate._prefill, target=target, taps=())
-  yield generate._prefill.lower(
+  read = functools.partial(generate.read_prompts, target=target, taps=())
+  yield generate.read_prompts.lower(
     weights, tokens, number, None, target=target, taps=()
   )
   cache, hidden = jax.eval_shape(read, weights, tokens, number, None)

@@ -85,11 +85,11 @@ def test_an_end_of_text_is_in_the_tokens_and_not_in_the_text(target, draft):
 
 def test_a_second_call_compiles_nothing(target, draft):
   decode(target, draft, temperature=0.5, seed=1)
-  before = generate.count_programs(), generate._prefill._cache_size()
+  before = generate.count_programs(), generate.read_prompts._cache_size()
   other = [prompt[:-1] for prompt in PROMPTS]
   options = {'new_tokens': [3, 7, NEW], 'temperature': 1.5, 'seed': 2}
   decode(target, draft, other, **options)
-  after = generate.count_programs(), generate._prefill._cache_size()
+  after = generate.count_programs(), generate.read_prompts._cache_size()
   assert after == before
 
 

@@ -151,7 +151,9 @@ def test_a_prompt_is_read_in_short_blocks():
       return model.forward(params, tokens, *rest, **taps)
 
     spy, length = model._replace(forward=forward), np.array([131], np.int32)
-    cache, _ = generate._prefill(its, tokens, length, None, target=spy, taps=())
+    cache, _ = generate.read_prompts(
+      its, tokens, length, None, target=spy, taps=()
+    )
     read.append((jax.device_get(cache), sizes))
   (whole, large), (blocks, small) = read
   assert set(large) == {512}

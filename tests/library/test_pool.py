@@ -221,7 +221,8 @@ def test_a_hundred_requests_compile_nothing(caplog):
   held = opened(group=2)
   held.warm_up()
   programs = (
-    generate._prefill, generate._begin, generate.loop, pool.place, pool.empty
+    generate.read_prompts, generate._begin, generate.loop, pool.place,
+    pool.empty,
   )  # fmt: skip
   before = [program._cache_size() for program in programs]
   request(0)  # What the host makes of values compiles, too.
@@ -238,7 +239,7 @@ def test_a_hundred_requests_compile_nothing(caplog):
   assert len(told) > 80
   assert [program._cache_size() for program in programs] == before
   assert 'Compiling jit(loop)' not in caplog.text
-  assert 'Compiling jit(_prefill)' not in caplog.text
+  assert 'Compiling jit(read_prompts)' not in caplog.text
   assert 'Compiling' not in caplog.text
 
 

@@ -73,7 +73,7 @@ def test_texts_and_states_are_those_of_plain_decoding(kind, float64):
   accepted = state.counts.accepted.sum()
   assert 0 < accepted < state.counts.tried.sum()
   assert not state.done.any()
-  again, _ = generate._prefill(
+  again, _ = generate.read_prompts(
     weights(model), state.tokens, state.length, None, target=model, taps=()
   )
   found, wanted = caches.states(state.cache), caches.states(again)

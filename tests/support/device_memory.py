@@ -11,7 +11,7 @@ import jax
 
 from specjax.loop import generate
 
-_PROGRAMS = '_prefill', '_begin', 'loop'
+_PROGRAMS = 'read_prompts', '_begin', 'loop'
 
 
 def living() -> int:

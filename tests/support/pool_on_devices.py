@@ -28,7 +28,8 @@ from specjax.types import LoadedDrafter, Params, Spec
 from tests.support import many_devices, models
 
 PROGRAMS = (
-  'loop', '_prefill', '_begin', 'empty', 'place', 'stop', 'run', 'read_again'
+  'loop', 'read_prompts', '_begin', 'empty', 'place', 'stop', 'run',
+  'read_again',
 )  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def lower(x: Shapes, name: str) -> Any:
   state = layout.lay_caches(x.form, state)
   if name == 'prefill':
     rows = state.tokens, state.length
-    return generate._prefill.lower(
+    return generate.read_prompts.lower(
       params.target, *rows, None, target=models[0], taps=()
     )
   steps = put(jax.ShapeDtypeStruct((), jnp.int32))
