@@ -6,7 +6,8 @@
 A mutant is one small change of a module, made in a copy of the checkout. The
 test files that are nearest by imports run until one test fails, those first
 that name what the mutant changes; with `--contexts` before them up to 40 tests
-that ran the changed statement. A mutant that cannot be imported does not count.
+that ran the changed statement, or with `--times` all that take a quarter of
+`--limit` together. A mutant that cannot be imported does not count.
 One in which a test hangs is caught, since a test has a time limit
 (`setup.cfg`), here a third of `--limit`; one whose tests take longer than that
 together is not. Mutants that change nothing are in `equivalent_mutants.txt`,
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 
 from scipy import stats
 
@@ -99,7 +101,29 @@ def naming(old, new, files, count=3):
   return first + [x for x in files if x not in first]
 
 
-def covering(contexts, path, line, files, count):
+def times_of(report):
+  """The seconds of each test, from a report that `--junitxml` made."""
+  cases = xml.etree.ElementTree.parse(report).iter('testcase')
+  return {
+    f'{x.get("classname").replace(".", "/")}.py::{x.get("name")}': float(
+      x.get('time')
+    )
+    for x in cases
+    if x.find('skipped') is None
+  }
+
+
+def within(tests, times, seconds):
+  """The tests that fit, one after the other, into so many seconds."""
+  kept = []
+  for test in tests:
+    if times.get(test, 0) <= seconds:
+      seconds -= times.get(test, 0)
+      kept.append(test)
+  return kept
+
+
+def covering(contexts, path, line, files):
   """The tests that ran a statement, eight of each file in turn, by nearness."""
   tree = ast.parse((ROOT / path).read_bytes())
   found = [x for x in ast.walk(tree) if isinstance(x, ast.stmt)]
@@ -117,7 +141,7 @@ def covering(contexts, path, line, files, count):
     place = files.index(file) if file in files else len(files)
     tests[test] = turns.get(file, 0) // 8, place, test
     turns[file] = turns.get(file, 0) + 1
-  return sorted(tests, key=tests.get)[:count]
+  return sorted(tests, key=tests.get)
 
 
 def python(place, limit, *words):
@@ -219,6 +243,7 @@ def main():
     '--slow', action='append_const', const='--slow', default=[]
   )
   parser.add_argument('--contexts', help='coverage: its tests go first')
+  parser.add_argument('--times', help='of tests: a file of --junitxml')
   parser.add_argument('--again', action='store_true', help='run uncaught again')
   parser.add_argument('--results', default=f'{ROOT}/runs/mutants.jsonl')
   x = parser.parse_args()
@@ -230,6 +255,7 @@ def main():
     contexts.read()
     if not {*contexts.measured_contexts()} - {''}:
       sys.exit(f'--contexts: {x.contexts} names no test: see contributing.md')
+  times = times_of(x.times) if x.times else {}
   end, users, file = time.time() + 60 * x.minutes, users_of_modules(), x.results
   pathlib.Path(file).parent.mkdir(parents=True, exist_ok=True)
   pathlib.Path(file).touch()
@@ -254,7 +280,8 @@ def main():
           break
         tests, begin = nearest(users, module_of(path), None), time.time()
         tests = naming(old, new, tests)
-        some = covering(contexts, path, line, tests, 40) if contexts else []
+        some = covering(contexts, path, line, tests) if contexts else []
+        some = within(some, times, x.limit / 4) if times else some[:40]
         tests = some + tests[: x.files]
         pathlib.Path(place, path).write_bytes(text)
         what = outcome(place, path, tests, x) if tests else ('untested', '')

@@ -101,12 +101,25 @@ def test_tests_that_ran_a_statement_come_by_nearness(
   path = str(tmp_path / 'a.py') if whole else 'a.py'
   contexts = Contexts(path, lines)
 
-  def found(line, count):
-    return mutants.covering(contexts, 'a.py', line, ['near.py'], count)
+  def found(line):
+    return mutants.covering(contexts, 'a.py', line, ['near.py'])
 
   # Eight of a file come before the ninth, and a header is not its body.
-  assert found(2, 3) == [f'{x}.py::test_{i}' for x, i in NEAREST]
-  assert len(found(3, 99)) == 10
-  assert found(3, 99)[-1] == 'far.py::test_8'
-  assert found(4, 99) == ['own.py::test_b']
-  assert found(6, 99) == found(5, 99)
+  assert found(2)[:3] == [f'{x}.py::test_{i}' for x, i in NEAREST]
+  assert len(found(3)) == 10
+  assert found(3)[-1] == 'far.py::test_8'
+  assert found(4) == ['own.py::test_b']
+  assert found(6) == found(5)
+
+
+def test_tests_are_chosen_by_the_seconds_that_they_took(tmp_path):
+  (tmp_path / 'times.xml').write_text("""<testsuites><testsuite>
+    <testcase classname="tests.test_a" name="test_it[a-1]" time="2.5"/>
+    <testcase classname="tests.test_a" name="test_b" time="1.5"/>
+    <testcase classname="tests.test_a" name="test_c" time="9"><skipped/>
+    </testcase></testsuite></testsuites>""")
+  times = mutants.times_of(tmp_path / 'times.xml')
+  one, two = 'tests/test_a.py::test_it[a-1]', 'tests/test_a.py::test_b'
+  assert times == {one: 2.5, two: 1.5}
+  assert mutants.within(['new', one, two], times, 4) == ['new', one, two]
+  assert mutants.within([two, one, 'new'], times, 3.9) == [two, 'new']
