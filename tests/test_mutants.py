@@ -116,10 +116,10 @@ def test_tests_are_chosen_by_the_seconds_that_they_took(tmp_path):
   (tmp_path / 'times.xml').write_text("""<testsuites><testsuite>
     <testcase classname="tests.test_a" name="test_it[a-1]" time="2.5"/>
     <testcase classname="tests.test_a" name="test_b" time="1.5"/>
-    <testcase classname="tests.test_a" name="test_c" time="9"><skipped/>
+    <testcase classname="tests.test_a" name="test_c" time="1"><failure/>
     </testcase></testsuite></testsuites>""")
   times = mutants.times_of(tmp_path / 'times.xml')
-  one, two = 'tests/test_a.py::test_it[a-1]', 'tests/test_a.py::test_b'
-  assert times == {one: 2.5, two: 1.5}
-  assert mutants.within(['new', one, two], times, 4) == ['new', one, two]
+  one, two, bad = (f'tests/test_a.py::test_{x}' for x in ('it[a-1]', 'b', 'c'))
+  assert times == {one: 2.5, two: 1.5, bad: float('inf')}
+  assert mutants.within(['new', one, bad, two], times, 4) == ['new', one, two]
   assert mutants.within([two, one, 'new'], times, 3.9) == [two, 'new']
