@@ -156,6 +156,7 @@ DOWN = 'layers.{}.mlp.down_proj.weight'
   ('config', 'changes', 'message'),
   [
     (authors(target_layer_ids=[0, 2]), {}, r'\[0, 2\] name layers that do not'),
+    (authors(target_layer_ids=[-1, 1]), {}, r'\[-1, 1\] name layers that do'),
     (authors(target_layer_ids=[1]), {}, '1 layers of the target, and fc reads'),
     # Ids of outputs taken for inputs.
     (SPECULATORS | {IDS_OF: [0]}, {}, r'ids \[0\] name layers that do not exi'),

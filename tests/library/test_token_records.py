@@ -235,3 +235,4 @@ def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
 def test_more_alternatives_than_tokens_are_refused():
   with pytest.raises(ValueError, match=r'logprobs is 12, but .* 11 tokens'):
     opened(SPECS['chain'], params_of(), 1, 12)
+  Recording(logprobs=11).check(SPECS['chain'])
