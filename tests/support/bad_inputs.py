@@ -103,6 +103,7 @@ _FIELDS = r"""run tiny.py:
   sampling.regex=( => without its
   sampling.regex=a{40} => shortest text that sampling.regex allows has 41
   sampling.regex=a sampling.min_new_tokens=2 => sampling.forbidden and min
+  max_new_tokens=None sampling.min_new_tokens=200 => but max_new_tokens is 128
   prompts.path={}/two.jsonl prompts.turns=0 prompts.field=a => prompts.turns
   prompts.path={}/two.jsonl prompts.system=x => prompts.system
   prompts.path={}/two.jsonl prompts.template_kwargs={"a":1} => template_kwargs
