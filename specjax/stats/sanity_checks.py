@@ -175,9 +175,7 @@ def _costs(row: dict) -> Iterator[str]:
       for name in ('plain', 'scored', 'whole')
     )
     faster = metrics.ratio(plain, scored).interval
-    undrafted = metrics.estimate(
-      np.divide, scored - whole, plain, positive=True
-    ).interval
+    undrafted = metrics.estimate(np.divide, scored - whole, plain).interval
   if v <= 0 or (v < 1 and _above(1 / v, faster, 1)):
     yield (
       f'v is {v:.2f}, below 1: scoring {gamma + 1} tokens took less time than '

@@ -529,6 +529,12 @@ def test_a_draft_is_split_where_it_would_read_more(
   assert made.placement.split_draft is split
 
 
+@pytest.mark.parametrize('exact', ['auto', 'bits'])
+def test_exact_bits_are_planned_in_passes_of_one_shape(installed, exact):
+  made = estimate.plan(Compiled('h100', exact=exact))
+  assert made.uniform is (exact == 'bits')
+
+
 @pytest.mark.parametrize(
   ('device', 'extra'), [('h100', 'aot-gpu'), ('v6e:2x2', 'aot-tpu')]
 )
