@@ -118,6 +118,10 @@ def test_what_has_learned_is_kept_with_its_masks(name, tmp_path):
     # It learns on with them, or with others.
     again = [lm.trainable(TARGET, str(path), mask_token=x) for x in (None, 4)]
     assert again[0].drafter(K) == trained.drafter(K) != again[1].drafter(K)
+    known = [x.config['mask_token'] for x in (trained, *again)]
+    assert known == [MASK, MASK, 4]
+    sizes = models.SMALL | {'mlp_width': 16, 'num_layers': 1}
+    assert 'mask_token' not in lm.trainable(TARGET, **sizes).config
   else:
     files.save(path, trained.config, own)
     loaded = eagle.load(HOST, path)

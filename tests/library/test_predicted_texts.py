@@ -187,3 +187,12 @@ def test_predictions_have_the_room_that_the_pool_was_opened_with():
   for token in (1.5, 'a', None, -1, VOCAB):
     with pytest.raises(ValueError, match='prediction must name tokens from 0'):
       sampling.make(1, vocab_size=VOCAB, prediction=[Predicted([token])])
+
+
+@pytest.mark.parametrize(('tokens', 'room'), [(1, 128), (128, 128), (129, 256)])
+def test_a_long_prediction_has_room_for_a_power_of_two(tokens, room):
+  rows = [Predicted([0]), Predicted([1] * tokens, 2)]
+  made = sampling.make(2, vocab_size=VOCAB, prediction=rows).prediction
+  assert made.tokens.shape == (2, room)
+  assert made.tokens.sum(1).tolist() == [0, tokens]
+  assert made.length.tolist() == [1, tokens]
