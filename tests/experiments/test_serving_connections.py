@@ -200,3 +200,9 @@ def test_the_address_of_a_host(host, shown):
   with made:
     port = made.getsockname()[1]
     assert serving_app.address(made) == f'http://{shown}:{port}/v1'
+
+
+@pytest.mark.parametrize('grace', [0.0, 8.0])
+def test_errors_have_time_to_be_sent_behind_the_last_answer(grace):
+  made = serving_app.server(Starlette(), Answers(), grace, lambda: None)
+  assert made.config.timeout_graceful_shutdown > grace
