@@ -325,6 +325,27 @@ def test_what_is_proposed_divides_batches_and_heads(batches, named):
   ]
 
 
+def test_the_compiler_is_asked_where_widened_weights_may_not_fit(monkeypatch):
+  """All weights may be there in float32 beside those of 16 bits."""
+  load, asked = memory.Load(10**9, 0, 2 * 10**9), []
+
+  def predict(*given, compiles=True):
+    asked.append(compiles)
+    return load
+
+  monkeypatch.setattr(memory, 'predict', predict)
+  described = {'target': types.SimpleNamespace(model=SHORT)}
+  few = dataclasses.replace(settings(12), timed=False)
+  for limit, found in (
+    (3 * load.total, [False, True]),
+    (4 * load.total, [False]),
+  ):
+    monkeypatch.setattr(memory, 'available', lambda _, limit=limit: limit)
+    memory.refuse(few, described, 20, 1)
+    assert asked == found
+    asked.clear()
+
+
 def test_memory_of_a_device(monkeypatch):
   """Devices of a CPU share what there is, and what is unknown is no limit."""
   stats, device = {'bytes_limit': 7}, types.SimpleNamespace(platform='gpu')

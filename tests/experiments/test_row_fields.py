@@ -36,6 +36,13 @@ def test_alpha_is_over_prefixes_of_the_prompts_alone():
   found = row_fields.alpha_of(runs, 2)
   assert found.prefixes.tolist() == [6, 3]
   assert found.estimate.value == pytest.approx(4.5 / 9)
+  assert found.played.prefixes.tolist() == [6, 3]
+
+
+def test_prompts_without_a_prefix_were_not_played():
+  found = row_fields.Alpha(np.array([0.0, 0.5, 1.5]), np.array([0, 1, 2]))
+  assert found.played.overlap.tolist() == [0.5, 1.5]
+  assert found.played.prefixes.tolist() == [1, 2]
 
 
 def prices(spread, turns=9):

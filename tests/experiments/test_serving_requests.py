@@ -362,6 +362,14 @@ def test_tools_are_passed_over_where_the_service_was_told_to():
   assert error.value.param == 'echo'
 
 
+@pytest.mark.parametrize('value', [True, False])
+def test_calls_beside_one_another_ask_for_nothing_without_tools(value):
+  given = talk('a', parallel_tool_calls=value)
+  assert requests.read(given, True, LIMITS) == requests.read(
+    talk('a'), True, LIMITS
+  )
+
+
 def test_a_prediction_is_a_text_or_parts_of_one():
   limits = LIMITS._replace(predicted=64)
   parts = [{'type': 'text', 'text': x} for x in ('def ', 'f')]

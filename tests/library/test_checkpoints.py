@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
-from specjax.checkpoints import CheckpointError
+from specjax.checkpoints import CheckpointError, files
 from specjax.checkpoints.families import FAMILIES, conversion, values
 from specjax.models import transformer
 
@@ -362,3 +362,10 @@ def test_tokenizer_travels_with_the_model(tmp_path):
   (path / 'tokenizer.json').unlink()
   with pytest.raises(CheckpointError, match='has no tokenizer'):
     checkpoints.load_tokenizer(path)
+
+
+def test_long_lists_of_names_are_cut():
+  eight = list('hgfedcba')
+  assert files.shorten(eight) == 'a, b, c, d, e, f, g, h'
+  assert files.shorten(['j', *eight, 'i'], 3) == 'a, b, c, and 7 more'
+  assert files.shorten([]) == 'none'
