@@ -338,7 +338,7 @@ def test_a_draft_that_returns_has_read_the_texts():
   state, propose = three_rows(), jax.jit(SPEC.drafter.propose)
   for length in lengths:
     # Away for more tokens than a step reads.
-    steps = np.int32(1 if length else 20)
+    steps = np.int32(1 if length else 12)
     state = policy.advance(params(), state, steps, spec=SPEC)
     assert not state.done.all()
     if not length:
