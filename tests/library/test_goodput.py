@@ -304,8 +304,8 @@ def test_a_run_is_replayed_bit_for_bit(monkeypatch):
   assert choices == same
 
 
-def three_rows():
-  values = sampling.make(3, 0.0, eos=(10,), vocab_size=models.VOCAB)
+def three_rows(temperature=0.0):
+  values = sampling.make(3, temperature, eos=(10,), vocab_size=models.VOCAB)
   prompts = [request(n).prompt for n in range(3)]
   return models.run(SPEC, params(), prompts, values, seed=7, slots=SLOTS)
 
@@ -335,7 +335,7 @@ def test_a_draft_that_returns_has_read_the_texts():
   """It drafts what it would, had it never been away."""
   lengths = [0, 0, 4, 1, 2]
   policy = Goodput(LOADED, LENGTHS, table=FREE, replay=lengths)
-  state, propose = three_rows(), jax.jit(SPEC.drafter.propose)
+  state, propose = three_rows(1.0), jax.jit(SPEC.drafter.propose)
   for length in lengths:
     # Away for more tokens than a step reads.
     steps = np.int32(1 if length else 12)
