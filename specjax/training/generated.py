@@ -17,9 +17,9 @@ from specjax.models.transformer import Model
 from specjax.training import data, folders
 from specjax.training.examples import Reader, Split, split
 from specjax.training.recipes import (
+  ForTarget,
   Heads,
   Mixture,
-  Online,
   Texts,
   need_positions,
 )
@@ -40,7 +40,7 @@ class Material(NamedTuple):
   examples: Split | None = None
 
 
-def check_target(x: Heads | Online, asked: dict) -> None:
+def check_target(x: ForTarget, asked: dict) -> None:
   """Checks the target without its weights.
 
   Args:
@@ -103,7 +103,7 @@ def _made_for(x: Heads) -> dict[str, Any]:
   }
 
 
-def read_target(x: Heads | Online) -> Material:
+def read_target(x: ForTarget) -> Material:
   """The target and its tokenizer, and nothing yet that is learned."""
   tokenizer = checkpoints.load_tokenizer(x.target)
   target, weights = checkpoints.load(x.target, x.dtype)

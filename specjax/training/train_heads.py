@@ -38,7 +38,7 @@ from specjax.training.generated import (
 )
 from specjax.training.held_out import Trial
 from specjax.training.optimize import in_dtype, train
-from specjax.training.recipes import Heads, Online, Texts, need_positions
+from specjax.training.recipes import ForTarget, Heads, Texts, need_positions
 from specjax.training.train_pair import wide
 from specjax.types import Drafter, Params
 
@@ -46,7 +46,7 @@ _TRAINABLE = Names('specjax.drafters.{}.trainable', 'medusa')
 DIVERGENCE = Names('specjax.training.divergences.{}', 'cross_entropy')
 
 
-def check_names(x: Heads | Online) -> None:
+def check_names(x: ForTarget) -> None:
   """Finds what a recipe names, and names it in full, as its folder does.
 
   Raises:
@@ -82,7 +82,7 @@ def shrink(x: Heads) -> None:
   x.held_out.shrink()
 
 
-def make(x: Heads | Online, target: Model) -> Trainable:
+def make(x: ForTarget, target: Model) -> Trainable:
   """The head of a recipe.
 
   Raises:
