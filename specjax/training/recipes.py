@@ -273,17 +273,19 @@ def check_width(field: str, value: int) -> None:
   )
 
 
-def need_positions(available: int, whose: str, lengths: dict[str, int]) -> None:
+def need_positions(
+  available: int | None, whose: str, lengths: dict[str, int]
+) -> None:
   """Raises where texts are longer than a model reads.
 
   Args:
-    available: positions of the model.
+    available: positions of the model; None: any number.
     whose: the model, and where to get more positions.
     lengths: positions that are asked for, by field.
   """
   for field, longest in lengths.items():
     need(
-      longest <= available,
+      available is None or longest <= available,
       f'{field} asks for {longest} positions, but {whose} {available}: choose '
       'less',
     )

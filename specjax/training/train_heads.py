@@ -6,6 +6,7 @@ method brings its own `Trainable` (see `specjax.drafters.heads.trainable`);
 nothing here knows of any.
 """
 
+import functools
 import inspect
 import pathlib
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from specjax.errors import UserError, need
 from specjax.models import transformer
 from specjax.models.transformer import Model
 from specjax.training import examples, folders, held_out
-from specjax.training import examples as example_windows
 from specjax.training.features import Store, forward
 from specjax.training.generated import (
   Material,
@@ -176,7 +176,7 @@ def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   learned = m.examples.learned
 
   def batch(number, params):
-    tokens, counts = example_windows.draw(
+    tokens, counts = examples.draw(
       learned, o.batch, o.length, x.seed + 3, number
     )
     return {'tokens': tokens, 'counts': counts, 'step': np.int32(number)}
@@ -275,12 +275,41 @@ def measure(
   return jax.tree.map(np.ndarray.tolist, whole | {'domains': by_domain})
 
 
-def save(head: Trainable, path, config, params, tokenizer) -> None:
-  """Writes a finished drafter, as its kind is kept."""
-  if head.save is not None:
-    head.save(path, config, params, tokenizer)
-  else:
-    files.save(path, config, params)
+def recipe_loss(m: Material, head: Trainable):
+  """The `loss_of` a head as its recipe says."""
+  x = m.recipe
+  divergence = resolve('divergence', x.divergence, DIVERGENCE)
+  return loss_of(head, m.target, x.seed + 6, divergence, x.optimization.dtype)
+
+
+def save(
+  name: str, m: Material, head: Trainable, params: Any, measured=dict
+) -> pathlib.Path:
+  """Writes what a training made, as its kind is kept, unless it is there.
+
+  Its config has the facts that `measured` returns, too.
+  """
+  x = m.recipe
+  path = pathlib.Path(x.folder) / 'weights'
+  if not path.exists():
+    config = {
+      **head.config,
+      **measured(),
+      'target': checkpoints.fingerprint(x.target),
+      'training': folders.cost(path.parent, name, x.optimization),
+    }
+    if head.save is not None:
+      head.save(path, config, params, m.tokenizer)
+    else:
+      files.save(path, config, params)
+  return path
+
+
+def read(head: Trainable, path: Any, fingerprint=None) -> Any:
+  """Reads the weights of a drafter; see `files.read`."""
+  if head.read is not None:
+    return head.read(path)
+  return files.read(path, head.config['kind'], fingerprint)[1]
 
 
 def score(report: dict[str, Any], patience: int) -> dict[str, Any]:
@@ -295,7 +324,7 @@ def main(x: Heads) -> dict[str, Any]:
   if x.quick:
     shrink(x)
   check(x)
-  folder, m, trial = held_out.begin(x)
+  m, trial = held_out.begin(x)
   if m.examples is not None:
     print(examples.describe(m.examples))
   head = make(x, m.target)
@@ -305,37 +334,22 @@ def main(x: Heads) -> dict[str, Any]:
     'its target: leave it at 0, or train lm',
   )
   drafter = head.drafter(x.held_out.depth)
-  if drafter.positions is not None:
-    need_positions(drafter.positions, 'the drafter has', x.positions())
+  need_positions(drafter.positions, 'the drafter has', x.positions())
   o, batch = x.optimization, batches(m, head.model)
   if x.features:
     batch = Store(x, m.target, m.weights, head.taps).beside(batch)
   placed = Placed(x.devices)
   params = train(
     'head',
-    folder,
+    pathlib.Path(x.folder),
     o,
     head.init(jax.random.key(x.seed + 4), m.weights),
-    loss_of(
-      head,
-      m.target,
-      x.seed + 6,
-      resolve('divergence', x.divergence, DIVERGENCE),
-      o.dtype,
-    ),
+    recipe_loss(m, head),
     m.weights,
     placed.split(batch),
     lambda params: score(trial.report(drafter, params), o.patience),
-    place=placed.whole,
+    placed.whole,
   )
-  path = folder / 'weights'
-  if not path.exists():
-    config = {
-      **head.config,
-      **measure(head, trial, drafter, params),
-      'target': checkpoints.fingerprint(x.target),
-      'training': folders.cost(folder, 'head', o),
-    }
-    save(head, path, config, params, m.tokenizer)
-  read = head.read or (lambda path: files.read(path, head.config['kind'])[1])
-  return {'head': str(path)} | trial.report(drafter, read(path))
+  measured = functools.partial(measure, head, trial, drafter, params)
+  path = save('head', m, head, params, measured)
+  return {'head': str(path)} | trial.report(drafter, read(head, path))

@@ -18,7 +18,7 @@ import safetensors.numpy
 from flax import traverse_util
 
 from specjax import checkpoints
-from specjax.arguments import check_path
+from specjax.arguments import check_path, misfit
 from specjax.checkpoints.files import (
   CONFIG,
   WEIGHTS,
@@ -228,11 +228,6 @@ def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:
   Raises:
     ValueError: they are not those of the configuration.
   """
-  ours = jax.tree.map(lambda x: x.shape, params)
-  theirs = jax.tree.map(lambda x: x.shape, shapes)
-  if ours != theirs:
-    raise ValueError(
-      f'{path}: weights do not fit its config.json: shapes are {ours}, but '
-      f'{theirs} are needed'
-    )
+  if wrong := misfit(params, shapes):
+    raise ValueError(f'{path}: weights do not fit its config.json: {wrong}')
   return params
