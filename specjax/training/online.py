@@ -24,6 +24,7 @@ from specjax.models.cache import round_slots
 from specjax.prompts import conversations
 from specjax.stats import metrics
 from specjax.training import (
+  data,
   folders,
   generated,
   held_out,
@@ -145,13 +146,8 @@ class Rounds:
       found = self._decode(number, weights)
       before = self._decode(number, self.first)
       found |= {f'first_{k}': v for k, v in before.items()}
-      part = path.with_name('part.npz')
-      with writing('folder', path):
-        self.folder.mkdir(parents=True, exist_ok=True)
-        np.savez(part, **found)
-        part.rename(path)
-    with np.load(path) as file:
-      return dict(file)
+      data.write_arrays('folder', path, found)
+    return data.read_arrays('folder', path)
 
   def batch(self, step: int, weights: Any) -> dict[str, Any]:
     """Windows of the last rounds; the round of this step among them."""
