@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from specjax import checkpoints
+from specjax.checkpoints.precision import in_dtype
 from specjax.cli.names import Names, resolve, resolve_function
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import (
@@ -37,7 +38,7 @@ from specjax.training.generated import (
   write_texts,
 )
 from specjax.training.held_out import Trial
-from specjax.training.optimize import in_dtype, train
+from specjax.training.optimize import train
 from specjax.training.recipes import ForTarget, Heads, Texts, need_positions
 from specjax.training.train_pair import wide
 from specjax.types import Drafter, Params
