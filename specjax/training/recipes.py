@@ -264,15 +264,6 @@ def check_size(field: str, x: Size) -> None:
   )
 
 
-def check_width(field: str, value: int) -> None:
-  """Raises where a draft has no whole heads; see `train_pair.draft_size`."""
-  heads = value // 32
-  need(
-    value > 0 and value % 32 == 0 and heads % max(1, value // 64) == 0,
-    f'{field} must be 32, 96 or a multiple of 64, got {value}',
-  )
-
-
 def need_positions(
   available: int | None, whose: str, lengths: dict[str, int]
 ) -> None:
@@ -321,7 +312,11 @@ class Drafts:
       f'drafts.widths: {self.widths} has one twice; leave it out',
     )
     for value in self.widths:
-      check_width('drafts.widths', value)
+      # Of others the heads are not whole, see `train_pair.draft_size`.
+      need(
+        value > 0 and (value in (32, 96) or value % 64 == 0),
+        f'drafts.widths must be 32, 96 or a multiple of 64, got {value}',
+      )
 
 
 @dataclasses.dataclass(kw_only=True)
