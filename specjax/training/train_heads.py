@@ -10,7 +10,7 @@ import functools
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from specjax.drafters.heads.trainable import (
 )
 from specjax.errors import UserError, need
 from specjax.models import transformer
+from specjax.models.sharding import Placement, make_mesh
 from specjax.models.transformer import Model
 from specjax.training import examples, folders, held_out
 from specjax.training.features import Store, forward
@@ -145,30 +146,12 @@ def loss_of(
   return loss
 
 
-class Placed(NamedTuple):
-  """Where a training has its arrays: batches split by rows, the rest whole."""
-
-  devices: int
-
-  def _put(self, x: Any, *axes: str) -> Any:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[: self.devices]), ('data',))
-    spec = jax.sharding.PartitionSpec(*axes)
-    return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
-
-  def whole(self, tree: Any) -> Any:
-    if self.devices == 1:
-      return jax.device_put(tree)
-    return self._put(tree)
-
-  def split(self, batch: Callable[..., dict]) -> Callable[..., dict]:
-    """Returns batches whose rows are split over the devices."""
-    if self.devices == 1:
-      return batch
-
-    def place(x):
-      return self._put(x, *(['data'] if np.ndim(x) else []))
-
-    return lambda number, params: jax.tree.map(place, batch(number, params))
+def spread(devices: int, batch: Callable[..., dict]) -> tuple[Callable, ...]:
+  """Returns batches split by rows over devices, and how the rest is put."""
+  if devices == 1:
+    return batch, jax.device_put
+  placement = Placement(make_mesh(devices, 1))
+  return lambda *x: placement.put_rows(batch(*x)), placement.put_whole
 
 
 def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
@@ -339,7 +322,7 @@ def main(x: Heads) -> dict[str, Any]:
   o, batch = x.optimization, batches(m, head.model)
   if x.features:
     batch = Store(x, m.target, m.weights, head.taps).beside(batch)
-  placed = Placed(x.devices)
+  batch, place = spread(x.devices, batch)
   params = train(
     'head',
     pathlib.Path(x.folder),
@@ -347,9 +330,9 @@ def main(x: Heads) -> dict[str, Any]:
     head.init(jax.random.key(x.seed + 4), m.weights),
     recipe_loss(m, head),
     m.weights,
-    placed.split(batch),
+    batch,
     lambda params: score(trial.report(drafter, params), o.patience),
-    placed.whole,
+    place,
   )
   measured = functools.partial(measure, head, trial, drafter, params)
   path = save('head', m, head, params, measured)
