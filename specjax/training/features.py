@@ -96,7 +96,8 @@ class Store:
     """
     rows = [self.files(row) for row in tokens]
     if all(file.exists() for files in rows for file in files):
-      made = np.stack([[_load(file) for file in files] for files in rows])
+      kept = [[data.read_arrays('features', x) for x in row] for row in rows]
+      made = np.stack(kept).view(KEPT)
     else:
       made = np.asarray(self._read(self.weights, tokens))
       for files, layers in zip(rows, made, strict=True):
@@ -119,7 +120,3 @@ class Store:
       return drawn | {'features': self.of(drawn['tokens'])}
 
     return made
-
-
-def _load(file: pathlib.Path) -> np.ndarray:
-  return np.load(file).view(KEPT)
