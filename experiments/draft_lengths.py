@@ -52,7 +52,7 @@ from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, with_interval
 from specjax.stats import metrics
 from specjax.stats.row import group, pick
-from specjax.training.data import read_arrays
+from specjax.training.data import read_arrays, write_arrays
 from specjax.types import Draft, Drafter, Verdict
 
 WHOLE = policies.confidence(0.0)  # Never stops, and reads all.
@@ -568,9 +568,7 @@ def run(x: DraftLengths) -> None:
       some = [look(method.way, job) for job in runner.units(*place)]
       joined = (np.concatenate(y) for y in zip(*some, strict=True))
       kept |= dict(zip(names, joined, strict=True))
-      part = file.with_name('part.npz')
-      np.savez_compressed(part, **kept)
-      part.rename(file)
+      write_arrays('results', file, kept)
     cells[place] = Cell(Places(*(kept[name] for name in names)), {})
   common = {
     'program': 'draft_lengths',

@@ -2,7 +2,7 @@
 
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -106,6 +106,31 @@ def check_no_path(path: Any) -> None:
       f'path is {named(path)}, but this drafter has no weights of its own: '
       'leave it out'
     )
+
+
+def misfit(
+  given: Any, wanted: Any, of: Callable[[Any], Any] = jnp.shape
+) -> str:
+  """Says where a tree of arrays first differs from another; '' if nowhere.
+
+  Args:
+    given: the tree.
+    wanted: the other one.
+    of: returns what must be the same of two arrays.
+  """
+  ours, theirs = (
+    {
+      jax.tree_util.keystr(at): of(x)
+      for at, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    for tree in (given, wanted)
+  )
+  for at in theirs | ours:
+    mine, other = (x.get(at, 'not there') for x in (ours, theirs))
+    if mine != other:
+      return f'{at} is {mine} and should be {other}'
+  nested: Any = jax.tree.structure
+  return '' if nested(given) == nested(wanted) else ' is nested in another way'
 
 
 def check_eos(vocab_size: int, eos: Any) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from specjax.bench.config import Parity
 from specjax.bench.measure import Decoding
@@ -69,9 +68,6 @@ def dtype(x: Parity) -> Other:
   def differ(dtype):
     need(dtype != name, f'other_dtype must differ from dtype, got {name} twice')
 
-  def cast(w):
-    return w.astype(name) if jnp.issubdtype(w.dtype, jnp.floating) else w
-
   asked = x.target.dtype or x.dtype
   if asked != precision.AUTO or jax.default_backend() == 'cpu':
     differ(precision.resolve(asked, 'float32'))
@@ -79,7 +75,7 @@ def dtype(x: Parity) -> Other:
   def other(loaded, prompts, method):
     del prompts  # Unused.
     differ(loaded.target.dtype)  # On an accelerator auto may be any.
-    way = Decoding(method.spec, jax.tree.map(cast, method.params))
+    way = Decoding(method.spec, precision.in_dtype(method.params, name))
     return Side(name, way, loaded.plan.batch)
 
   return other

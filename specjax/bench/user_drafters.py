@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import sampling, verify
+from specjax.arguments import misfit
 from specjax.bench.plan import PlannedDrafter
 from specjax.errors import UserError, need
 from specjax.loop import generate, scoring
@@ -80,16 +81,11 @@ def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
 
 def _check_memory(begun: Any, after: Any, committed: Any) -> None:
   """Refuses a memory that changes: one program serves all steps."""
-
-  def shapes(tree):
-    return jax.tree.map(jnp.shape, tree)
-
   for state, where in ((after, 'propose'), (committed, 'commit')):
-    same = jax.tree.structure(state) == jax.tree.structure(begun)
-    if not same or shapes(state) != shapes(begun):
+    if wrong := misfit(state, begun):
       raise DraftError(
-        f'{where} must return a state of the shapes that init gave, '
-        f'{shapes(begun)}, got {shapes(state)}'
+        f'{where} must return a state of the shapes that init gave: '
+        f'state{wrong}'
       )
 
 

@@ -94,7 +94,7 @@ def of_walker(
     own: its parameters; float32.
     parents: the static tree that it drafts.
   """
-  depth = exact.depth_of(parents)
+  depth = len(static_tree.levels_of(parents))
 
   @functools.cache
   def distributions():
@@ -363,7 +363,7 @@ def _eagle(name: str, sizes: Sizes) -> Kind:
 
 def _dflash(name: str, parents: tuple[int, ...], **more: Any) -> Kind:
   """A DFlash head of one layer, whose draft is one block."""
-  depth = exact.depth_of(parents)
+  depth = len(static_tree.levels_of(parents))
   sizes = {k: v for k, v in _SIZES.items() if k != 'width'}
   sizes |= {'block': depth + 1, 'layers': 1, 'mlp_width': 16}
   sizes |= more

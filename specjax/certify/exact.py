@@ -99,13 +99,6 @@ def _anywhere(q: Distributions) -> After:
   return lambda context, above: (q.probs[above], q.logits[above])
 
 
-def depth_of(parents: tuple[int, ...]) -> int:
-  level = [0]
-  for parent in parents:
-    level.append(level[parent] + 1)
-  return max(level)
-
-
 def tree(
   parents: tuple[int, ...],
   replacement: bool = False,

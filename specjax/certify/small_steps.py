@@ -46,7 +46,7 @@ class Shape(NamedTuple):
 
   @property
   def depth(self) -> int:
-    return exact.depth_of(self.parents)
+    return len(static_tree.levels_of(self.parents))
 
   @property
   def drafter(self) -> Drafter:
@@ -136,8 +136,6 @@ class Outcome(NamedTuple):
   accept: np.ndarray  # [M, N]
   rest: np.ndarray  # [M, N+1, V]
   ends: np.ndarray  # [M, N+1] chance that the walk of a draft ends there
-  first: np.ndarray  # [E, V] of the first token
-  first_wanted: np.ndarray  # [E, V] that of the target
   text: np.ndarray  # [E, texts] of K + 1 tokens
   wanted: np.ndarray  # [E, texts] that of the target
 
@@ -148,18 +146,13 @@ class Outcome(NamedTuple):
     return np.where(np.isfinite(far), far, np.inf)
 
 
-def _probs(weights: list) -> np.ndarray:
-  """[E, V+1, V] distributions of weights."""
-  wide = np.asarray(weights, float)
-  return wide / wide.sum(-1, keepdims=True)
-
-
 def _distributions(
-  probs: np.ndarray, texts: exact.Texts, temperature: np.ndarray
+  weights: list[Table], texts: exact.Texts, temperature: np.ndarray
 ) -> exact.Distributions:
-  """The probability of every text, from the probabilities after each token."""
+  """The probability of every text, from the weights after each token."""
   last = [(texts.tokens(i) or (-1,))[-1] + 1 for i in range(len(texts))]
-  rows = probs[:, last]
+  wide = np.asarray(weights, float)[:, last]
+  rows = wide / wide.sum(-1, keepdims=True)
   with np.errstate(divide='ignore'):
     logits = np.log(rows) * temperature[:, None, None]
   return exact.Distributions(
@@ -210,7 +203,7 @@ def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
   family = Family(texts, len(examples))
   temperature = np.array([x.temperature for x in examples])
   p, q = (
-    _distributions(_probs(w), texts, temperature)
+    _distributions(w, texts, temperature)
     for w in ([x.p for x in examples], [x.q for x in examples])
   )
   contexts = np.arange(len(examples)) * family.each
@@ -235,8 +228,6 @@ def evaluate(rule: Rule, examples: list[Example]) -> Outcome:
     accept,
     rest,
     ends * made.weight[:, None],
-    text.reshape(len(examples), vocab, -1).sum(2),
-    wide[:, 0],
     text,
     goes_on(begin),
   )
@@ -434,14 +425,11 @@ def describe(rule: Rule, fault: Fault) -> dict[str, Any]:
       }
     )
   off = ~(np.abs(found.text - found.wanted)[0] <= TOLERANCE)
-  ahead = np.abs(found.first - found.first_wanted)[0]
-  first = not off.any() or not (ahead <= TOLERANCE).all()
+  whole = found.text[0], found.wanted[0]
+  begun = [x.reshape(example.vocab, -1).sum(1) for x in whole]
+  first = not off.any() or not np.allclose(*begun, rtol=0, atol=TOLERANCE)
   length = 1 if first else example.shape.depth + 1
-  got, wanted = (
-    (found.first[0], found.first_wanted[0])
-    if first
-    else (found.text[0], found.wanted[0])
-  )
+  got, wanted = begun if first else whole
   texts = exact.Texts(example.vocab, length)
   begin = int(texts.offset[length])
   names = [text_in_words(texts.tokens(begin + i)) for i in range(len(got))]

@@ -26,6 +26,15 @@ def name_of(dtype: Any) -> str:
   return dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
 
 
+def in_dtype(tree: Any, dtype: str) -> Any:
+  """A tree with its floating-point arrays in a type."""
+
+  def one(x):
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+  return jax.tree.map(one, tree)
+
+
 def check_dtype(dtype: Any, field: str = 'dtype') -> str:
   """The name of a type that may be asked for; 'auto' is one.
 

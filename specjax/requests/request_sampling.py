@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from specjax import arguments, sampling
-from specjax.sampling import predictions
+from specjax.sampling import constrained, predictions
 from specjax.sampling.predictions import NOTHING, Predicted
-from specjax.types import Constraint, Prediction, Sampling, Spec
+from specjax.types import Prediction, Sampling, Spec
 
 # Arguments of `sampling.make`, at values that change nothing.
 NEUTRAL: dict[str, Any] = {
@@ -88,10 +88,14 @@ class Stages:
     chosen = {name: NEUTRAL[name] for name in self.names} | given
     chosen['temperature'] = temperature
     eos, vocab_size = self.eos, self.vocab_size
+    asked = chosen.pop('constraint', None)
     made: Any = sampling.make(1, **chosen, vocab_size=vocab_size, eos=eos)
     if 'constraint' in self.names:
+      least, room = made.min_new_tokens, self.constraint
+      rows = constrained.of_rows(1, asked, vocab_size, eos) or [None]
+      constrained.check_ways(rows, least, made.forbidden)
+      tables = constrained.tables(rows, least, vocab_size, room)
       ends = np.array([self.eos], np.int32)
-      tables = self._sized(made.constraint)
       made = made._replace(constraint=tables, ends=ends)
     if self.prediction or prediction.tokens:
       made = made._replace(prediction=self.predicted(prediction))
@@ -101,34 +105,6 @@ class Stages:
     """The prediction of one request; see `values`."""
     given = [prediction], self.vocab_size, self.prediction
     return predictions.of_rows(1, *given)
-
-  def _sized(self, tables: Any) -> Any:
-    """Tables of the size that all have; without any, all may come.
-
-    Raises:
-      ValueError: they are larger.
-    """
-    states, classes = self.constraint
-    if tables is None:
-      free = np.zeros((1, self.vocab_size), np.int16)
-      after = np.zeros((1, states, classes), np.int16)
-      only = np.full((1, states), -1, np.int32)
-      tables = free, after, only, np.zeros(1, np.int32)
-      return Constraint(*map(jax.device_put, tables))
-    have = tables.next.shape[1:]
-    more = states - have[0], classes - have[1]
-    if min(more) < 0:
-      raise ValueError(
-        f'constraint needs tables of {have[0]} states and {have[1]} classes, '
-        f'but the pool has room for {states} and {classes}: open it with more'
-      )
-    row = 0, 0
-    return tables._replace(
-      next=np.pad(
-        tables.next, (row, (0, more[0]), (0, more[1])), constant_values=-1
-      ),
-      only=np.pad(tables.only, (row, (0, more[0])), constant_values=-1),
-    )
 
 
 def of(spec: Spec, *names: str, **options: Any) -> Stages:

@@ -323,20 +323,13 @@ def _weights(name: str, given: Any, like: Any) -> Any:
   """
   if given is None:
     return jax.tree.map(jnp.asarray, like)
-  mine, own = (
-    {
-      jax.tree_util.keystr(at): f'{np.shape(x)} of {jnp.result_type(x)}'
-      for at, x in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    for tree in (given, like)
-  )
-  wrong = [at for at in own | mine if own.get(at) != mine.get(at)]
-  shape: Any = jax.tree.structure
-  if wrong or shape(given) != shape(like):
-    at = wrong[0] if wrong else ''
+
+  def kind(x):
+    return f'{np.shape(x)} of {jnp.result_type(x)}'
+
+  if wrong := arguments.misfit(given, like, kind):
     raise ValueError(
-      f'{name}{at} is {mine.get(at, "not there")} and should be '
-      f'{own.get(at, "not there")}: give weights of the same model, layout and '
-      'dtype as those that were loaded'
+      f'{name}{wrong}: give weights of the same model, layout and dtype as '
+      'those that were loaded'
     )
   return jax.tree.map(jnp.asarray, given)

@@ -167,7 +167,12 @@ def check_ways(
       )
 
 
-def tables(rows: Sequence[Automaton | None], least: Any = None) -> Constraint:
+def tables(
+  rows: Sequence[Automaton | None],
+  least: Any = None,
+  vocab_size: int = 0,
+  room: tuple[int, int] | None = None,
+) -> Constraint:
   """The tables of rows, all of one size; a row without may say anything.
 
   They are numpy's: where all rows have the same there is a single copy, until
@@ -176,11 +181,22 @@ def tables(rows: Sequence[Automaton | None], least: Any = None) -> Constraint:
   Args:
     rows: the automaton of each.
     least: [B] tokens that come before one that ends a text, or None.
+    vocab_size: V, needed where no row has an automaton.
+    room: Q and C of the tables; None: what the largest automaton needs.
+
+  Raises:
+    ValueError: an automaton needs more room.
   """
   distinct = {id(one): one for one in rows if one is not None}
-  sizes = [one.next.shape for one in distinct.values()]
-  size = tuple(map(_next_size, map(max, zip(*sizes, strict=True)), _FEWEST))
-  vocab = next(len(one.classes) for one in distinct.values())
+  sizes = [(1, 1), *(one.next.shape for one in distinct.values())]
+  enough = tuple(map(_next_size, map(max, zip(*sizes, strict=True)), _FEWEST))
+  size = room or enough
+  if distinct and np.greater(enough, size).any():
+    raise ValueError(
+      f'constraint needs tables of {enough[0]} states and {enough[1]} classes, '
+      f'but the pool has room for {size[0]} and {size[1]}: open it with more'
+    )
+  vocab = next((len(one.classes) for one in distinct.values()), vocab_size)
 
   def padded(one: Automaton | None) -> Any:
     if one is None:

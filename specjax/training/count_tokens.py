@@ -1,9 +1,9 @@
 """Counts the tokens of texts, and pairs of them."""
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from specjax import checkpoints, corpus
@@ -12,18 +12,6 @@ from specjax.drafters.heads import frequencies
 from specjax.errors import blame, need, writing
 from specjax.prompts import files
 from specjax.training.recipes import Counts
-
-
-def texts_in(content: Any) -> Iterator[str]:
-  """All texts in the values of a record."""
-  if isinstance(content, str):
-    yield content
-  elif isinstance(content, dict):
-    for value in content.values():
-      yield from texts_in(value)
-  elif isinstance(content, list):
-    for value in content:
-      yield from texts_in(value)
 
 
 def read(x: Counts) -> list[str]:
@@ -42,7 +30,8 @@ def read(x: Counts) -> list[str]:
   if files.kind_of(x.texts) == 'text':
     return [files.read_text(x.texts, 'texts')]
   records = files.read_records(x.texts, 'texts')
-  found = [text for record in records for text in texts_in(record.fields)]
+  values = jax.tree.leaves([record.fields for record in records])
+  found = [text for text in values if isinstance(text, str)]
   need(any(found), f'texts: no record of {x.texts} has a text')
   return found
 

@@ -7,6 +7,7 @@ what an uninterrupted one sees.
 import pathlib
 import zipfile
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -17,7 +18,7 @@ from specjax import corpus
 from specjax.cli import progress
 from specjax.corpus import packages
 from specjax.corpus.names import is_test
-from specjax.errors import UserError
+from specjax.errors import UserError, writing
 
 END = '<|endoftext|>'
 TOKENS = 'tokens.npz'  # in a folder of data
@@ -77,15 +78,30 @@ def stream_of(document: corpus.Document) -> str:
   return 'tests' if test else document.domain
 
 
-def read_arrays(field: str, path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads the arrays of a file that can be made again.
+def write_arrays(field: str, path: pathlib.Path, arrays: Any) -> None:
+  """Writes an array, or several by name, as a whole file or not at all."""
+  part = path.with_name(f'part.{path.name}')
+  with writing(field, path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(arrays, dict):
+      np.savez_compressed(part, **arrays)
+    else:
+      np.save(part, arrays)
+    part.rename(path)
+
+
+def read_arrays(field: str, path: pathlib.Path) -> Any:
+  """Reads what `write_arrays` wrote.
 
   Raises:
-    UserError: it is damaged; names the field.
+    UserError: the file is damaged; names the field.
   """
   try:
-    with np.load(path) as file:
-      return dict(file)
+    found = np.load(path)
+    if isinstance(found, np.ndarray):
+      return found
+    with found:
+      return dict(found)
   except (ValueError, EOFError, zipfile.BadZipFile) as error:
     raise UserError(
       f'{field}: {path} is damaged ({error}); remove it to have it made again'
@@ -120,9 +136,7 @@ def token_streams(
           np.array(end + ids, np.uint32)
         )
     arrays = {k: np.concatenate(v) for k, v in streams.items()}
-    part = path.with_name('tokens.part.npz')
-    np.savez(part, **arrays)
-    part.rename(path)
+    write_arrays('data', path, arrays)
   return read_arrays('data', path)
 
 

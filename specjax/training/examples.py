@@ -7,7 +7,6 @@ prompt: the same question asked twice is on one side, whatever else the file
 holds.
 """
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -177,10 +176,8 @@ class Reader:
       yield Example(record.place, [*ids, *self._end()], 0, digest(ids))
     else:
       ids = self.question(record)
-      answer = self._answer(record)
-      if not self.x.prompts.chat and not self._text(ids).endswith((' ', '\n')):
-        answer = f' {answer}'
-      yield self._example(record.place, ids, self._encode(answer), digest(ids))
+      answer = self._encode(ids, self._answer(record))
+      yield self._example(record.place, ids, answer, digest(ids))
 
   def _item(self, record: Record) -> forms.Item:
     x = self.x.prompts
@@ -204,20 +201,17 @@ class Reader:
         raise UserError(f'examples.evaluation: {error}') from error
     return keys, Questions(texts)
 
-  def words(self, one: Example) -> str:
-    """The text of an example."""
-    return self._text(one.tokens)
-
   def _end(self) -> list[int]:
     end = self.tokenizer.eos_token_id
     return [] if end is None else [end]
 
-  def _encode(self, answer: str) -> list[int]:
-    ids = self.tokenizer.encode(answer, add_special_tokens=False, verbose=False)
+  def _encode(self, prompt: Sequence[int], answer: str) -> list[int]:
+    """The ids of an answer, behind a blank where the prompt ends in none."""
+    chat, decode = self.x.prompts.chat, self.tokenizer.decode
+    apart = chat or decode(prompt).endswith((' ', '\n'))
+    text = answer if apart else f' {answer}'
+    ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
     return [*ids, *self._end()]
-
-  def _text(self, ids: Sequence[int]) -> str:
-    return self.tokenizer.decode(ids)
 
   def _example(self, place, prompt, answer, key) -> Example:
     need(
@@ -293,8 +287,7 @@ class Reader:
       )
       ids = conversations.encode(self.tokenizer, x, says[: turn + 1], encoded)
       key = key or digest(ids)
-      blank = '' if x.chat or self._text(ids).endswith((' ', '\n')) else ' '
-      encoded.append(self._encode(blank + text.strip()))
+      encoded.append(self._encode(ids, text.strip()))
       yield self._example(record.place, ids, encoded[-1], key)
 
 
@@ -315,26 +308,25 @@ def split(reader: Reader) -> Split:
   if x.evaluation:
     keys, questions = reader.asked(x.evaluation)
     for one in made:
-      place = keys.get(one.key) or questions.find(reader.words(one))
+      text = reader.tokenizer.decode(one.tokens)
+      place = keys.get(one.key) or questions.find(text)
       need(
         place is None,
         f'{FIELD}: {one.place} asks what {place} of '
         f'examples.evaluation ({x.evaluation}) asks: remove it from one of '
         'them, or what is measured there was learned by heart',
       )
-  sides = collections.defaultdict(list)
+  sides = Split([], [])
   for one in made:
     sides[is_held_out(one.key, x.held_out)].append(one)
-  for side, name, remedy in (
-    (False, 'learned', 'lower'),
-    (True, 'held out', 'raise'),
-  ):
+  remedies = 'learned: lower', 'held out: raise'
+  for side, remedy in zip(sides, remedies, strict=True):
     need(
-      sides[side],
+      side,
       f'examples.held_out is {x.held_out}, and of {len(made)} examples none is '
-      f'{name}: {remedy} it, or give more',
+      f'{remedy} it, or give more',
     )
-  return Split(sides[False], sides[True])
+  return sides
 
 
 def fingerprint(sides: Split) -> str:

@@ -22,6 +22,7 @@ from specjax.checkpoints.files import CONFIG, read_json
 from specjax.errors import blame, need, writing
 from specjax.models import transformer
 from specjax.models.transformer import Model
+from specjax.training import data
 from specjax.training.recipes import Heads
 
 KEPT = jnp.bfloat16
@@ -55,11 +56,8 @@ class Store:
   def __init__(
     self, x: Heads, target: Model, weights: Any, taps: Sequence[int]
   ):
-    self.folder, self.weights, self.taps = (
-      pathlib.Path(x.features),
-      weights,
-      taps,
-    )
+    self.folder = pathlib.Path(x.features)
+    self.weights, self.taps = weights, taps
     with blame('target: '):
       of = {
         'target': checkpoints.fingerprint(x.target),
@@ -98,7 +96,8 @@ class Store:
     """
     rows = [self.files(row) for row in tokens]
     if all(file.exists() for files in rows for file in files):
-      made = np.stack([[_load(file) for file in files] for files in rows])
+      kept = [[data.read_arrays('features', x) for x in row] for row in rows]
+      made = np.stack(kept).view(KEPT)
     else:
       made = np.asarray(self._read(self.weights, tokens))
       for files, layers in zip(rows, made, strict=True):
@@ -106,14 +105,10 @@ class Store:
     return np.moveaxis(made, 1, 2)
 
   def _keep(self, files: list[pathlib.Path], layers: np.ndarray) -> None:
-    with writing('features', self.folder):
-      for file, layer in zip(files, layers, strict=True):
-        if not file.exists() and layer.nbytes <= self.left:
-          part = file.with_suffix('.part')
-          with part.open('wb') as opened:
-            np.save(opened, layer.view(np.uint16))
-          part.rename(file)
-          self.left -= layer.nbytes
+    for file, layer in zip(files, layers, strict=True):
+      if not file.exists() and layer.nbytes <= self.left:
+        data.write_arrays('features', file, layer.view(np.uint16))
+        self.left -= layer.nbytes
 
   def beside(
     self, batch: Callable[[int, Any], dict[str, Any]]
@@ -125,7 +120,3 @@ class Store:
       return drawn | {'features': self.of(drawn['tokens'])}
 
     return made
-
-
-def _load(file: pathlib.Path) -> np.ndarray:
-  return np.load(file).view(KEPT)

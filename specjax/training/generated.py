@@ -17,9 +17,9 @@ from specjax.models.transformer import Model
 from specjax.training import data, folders
 from specjax.training.examples import Reader, Split, split
 from specjax.training.recipes import (
+  ForTarget,
   Heads,
   Mixture,
-  Online,
   Texts,
   need_positions,
 )
@@ -40,7 +40,7 @@ class Material(NamedTuple):
   examples: Split | None = None
 
 
-def check_target(x: Heads | Online, asked: dict) -> None:
+def check_target(x: ForTarget, asked: dict) -> None:
   """Checks the target without its weights.
 
   Args:
@@ -103,7 +103,7 @@ def _made_for(x: Heads) -> dict[str, Any]:
   }
 
 
-def read_target(x: Heads | Online) -> Material:
+def read_target(x: ForTarget) -> Material:
   """The target and its tokenizer, and nothing yet that is learned."""
   tokenizer = checkpoints.load_tokenizer(x.target)
   target, weights = checkpoints.load(x.target, x.dtype)
@@ -185,10 +185,8 @@ def write_texts(
         values=sampling.make(x.batch, warm.astype(np.float32)),
       )
       state = generate.generate(Params(params, None), state, length, spec=spec)
-      path.parent.mkdir(parents=True, exist_ok=True)
-      part = path.with_name('part.npy')
-      np.save(part, np.asarray(state.tokens[:, :length], np.uint32))
-      part.rename(path)
+      made = np.asarray(state.tokens[:, :length], np.uint32)
+      data.write_arrays('data', path, made)
     texts.append(_read_texts(path, (x.batch, length)))
   return np.concatenate(texts)
 
@@ -199,12 +197,7 @@ def _read_texts(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
   Raises:
     UserError: it is damaged, or was written with other settings.
   """
-  try:
-    texts = np.load(path)
-  except (ValueError, EOFError) as error:
-    raise UserError(
-      f'data: {path} is damaged ({error}); remove it to have it written again'
-    ) from error
+  texts = data.read_arrays('data', path)
   need(
     texts.shape == shape,
     f'data: {path} holds texts {texts.shape} where texts.batch and '

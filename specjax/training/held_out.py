@@ -16,7 +16,6 @@ from specjax.corpus import DOMAINS
 from specjax.loop import generate
 from specjax.models.transformer import Model
 from specjax.training import examples, folders, generated
-from specjax.training import examples as example_windows
 from specjax.training.generated import Material
 from specjax.training.recipes import Heads, HeldOut
 from specjax.types import Drafter, Params, Spec, SpecState
@@ -132,8 +131,8 @@ def prepare(x: HeldOut, target: Model, weights: Any, tokenizer: Any) -> Trial:
   return Trial(target, weights, texts, x)
 
 
-def begin(x: Heads) -> tuple[pathlib.Path, Material, Trial]:
-  """The folder of a recipe, what it learns from, and what it is tried on.
+def begin(x: Heads) -> tuple[Material, Trial]:
+  """Takes the folder of a recipe; what it learns from, and is tried on.
 
   Raises:
     UserError: the target, the data or the folder cannot be used.
@@ -143,10 +142,10 @@ def begin(x: Heads) -> tuple[pathlib.Path, Material, Trial]:
   folders.claim(folder, x)
   m = generated.gather(x)
   if m.examples is None:
-    return folder, m, prepare(x.held_out, m.target, m.weights, m.tokenizer)
+    return m, prepare(x.held_out, m.target, m.weights, m.tokenizer)
   folders.claim_examples(folder, examples.fingerprint(m.examples))
   h = x.held_out
-  texts = example_windows.prompts_of(
+  texts = examples.prompts_of(
     m.examples.held_out, h.prompts, h.prompt_length, h.seed
   )
-  return folder, m, Trial(m.target, m.weights, {examples.DOMAIN: texts}, h)
+  return m, Trial(m.target, m.weights, {examples.DOMAIN: texts}, h)

@@ -8,6 +8,7 @@ drafter of the first round drafts for the same prompts beside it: alpha over
 time, paired on prompts.
 """
 
+import functools
 import json
 import pathlib
 from typing import Any
@@ -16,14 +17,14 @@ import jax
 import numpy as np
 
 from specjax import checkpoints, prompts
-from specjax.cli.names import resolve
-from specjax.drafters.heads import files
+from specjax.arguments import misfit
 from specjax.drafters.heads.trainable import Trainable
 from specjax.errors import need, writing
 from specjax.models.cache import round_slots
 from specjax.prompts import conversations
 from specjax.stats import metrics
 from specjax.training import (
+  data,
   folders,
   generated,
   held_out,
@@ -65,28 +66,13 @@ def begin(x: Online, head: Trainable, m: Any) -> Any:
   key = jax.random.key(x.seed + 4)
   if not x.start:
     return head.init(key, m.weights)
-  if head.read is not None:
-    made = head.read(x.start)
-  else:
-    fingerprint = checkpoints.fingerprint(x.target)
-    made = files.read(x.start, head.config['kind'], lambda: fingerprint)[1]
-  sizes, own = (
-    {jax.tree_util.keystr(at): leaf.shape for at, leaf in leaves}
-    for leaves in map(
-      jax.tree_util.tree_leaves_with_path,
-      (jax.eval_shape(head.init, key, m.weights), made),
-    )
-  )
-  wrong = [at for at in sizes | own if sizes.get(at) != own.get(at)]
+  known = functools.partial(checkpoints.fingerprint, x.target)
+  made = train_heads.read(head, x.start, known)
+  wrong = misfit(made, jax.eval_shape(head.init, key, m.weights))
   need(
     not wrong,
-    f'start: {x.start} has other sizes than options give'
-    + ''.join(
-      f': {at} is {own.get(at, "not there")} and should be '
-      f'{sizes.get(at, "not there")}'
-      for at in wrong[:1]
-    )
-    + '; give the options that it was trained with',
+    f'start: {x.start} has other sizes than options give: {wrong}; give the '
+    'options that it was trained with',
   )
   return made
 
@@ -160,13 +146,8 @@ class Rounds:
       found = self._decode(number, weights)
       before = self._decode(number, self.first)
       found |= {f'first_{k}': v for k, v in before.items()}
-      part = path.with_name('part.npz')
-      with writing('folder', path):
-        self.folder.mkdir(parents=True, exist_ok=True)
-        np.savez(part, **found)
-        part.rename(path)
-    with np.load(path) as file:
-      return dict(file)
+      data.write_arrays('folder', path, found)
+    return data.read_arrays('folder', path)
 
   def batch(self, step: int, weights: Any) -> dict[str, Any]:
     """Windows of the last rounds; the round of this step among them."""
@@ -229,38 +210,17 @@ def main(x: Online) -> dict[str, Any]:
   m = generated.read_target(x)
   head = train_heads.make(x, m.target)
   drafter = head.drafter(x.depth)
-  if drafter.positions is not None:
-    need_positions(drafter.positions, 'the drafter has', asked)
+  need_positions(drafter.positions, 'the drafter has', asked)
   first = begin(x, head, m)
   rounds = Rounds(m, drafter, first, folder / ROUNDS)
-  o = x.optimization
-  params = train(
-    'online',
-    folder,
-    o,
-    first,
-    train_heads.loss_of(
-      head,
-      m.target,
-      x.seed + 6,
-      resolve('divergence', x.divergence, train_heads.DIVERGENCE),
-      o.dtype,
-    ),
-    m.weights,
-    rounds.batch,
-  )
+  loss = train_heads.recipe_loss(m, head)
+  o, batch = x.optimization, rounds.batch
+  params = train('online', folder, o, first, loss, m.weights, batch)
   lines = [line_of(i, rounds.get(i, params)) for i in range(x.rounds)]
   with writing('folder', folder):
     text = ''.join(json.dumps(line) + '\n' for line in lines)
     (folder / 'rounds.jsonl').write_text(text)
   for line in lines:
     print(json.dumps(line))
-  path = folder / 'weights'
-  if not path.exists():
-    config = {
-      **head.config,
-      'target': checkpoints.fingerprint(x.target),
-      'training': folders.cost(folder, 'online', o),
-    }
-    train_heads.save(head, path, config, params, m.tokenizer)
+  path = train_heads.save('online', m, head, params)
   return {'head': str(path)} | lines[-1]

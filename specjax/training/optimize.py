@@ -13,6 +13,7 @@ import optax
 import orbax.checkpoint as ocp
 from optax import contrib
 
+from specjax.checkpoints.precision import in_dtype
 from specjax.cli import progress
 from specjax.cli.names import resolve
 from specjax.training.recipes import CURVES, Optimization
@@ -158,15 +159,6 @@ class Best:
       return params
     with ocp.CheckpointManager(self.folder, options=self.options) as manager:
       return manager.restore(self.step, args=ocp.args.StandardRestore(params))
-
-
-def in_dtype(tree: Any, dtype: str) -> Any:
-  """Its floating-point arrays in a type."""
-
-  def one(x):
-    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-  return jax.tree.map(one, tree)
 
 
 def split(params: Any) -> tuple[Any, Any]:

@@ -80,7 +80,7 @@ class Optimization:
       compute with the target's weights too: give these the same.
   """
 
-  schedule: tuple[tuple[int, float], ...]
+  schedule: tuple[tuple[int, Weight], ...]
   batch: Count
   length: Count = 256
   weight_decay: Weight = 0.1
@@ -108,7 +108,6 @@ class Optimization:
       field: that holds the optimization.
       scored: drafters are tried on held-out prompts at its checkpoints.
     """
-    fields.check_fields(self, f'{field}.')
     resolve_function(f'{field}.curve', self.curve, CURVES)
     self.curve = CURVES.full(self.curve).removeprefix(
       CURVES.template.format('')
@@ -123,11 +122,6 @@ class Optimization:
     need(
       all(a < b for a, b in itertools.pairwise(steps)),
       f'{field}.schedule must have steps above 0 that rise, got '
-      f'{self.schedule}',
-    )
-    need(
-      all(0 <= rate < float('inf') for _, rate in self.schedule),
-      f'{field}.schedule must have finite rates of at least 0, got '
       f'{self.schedule}',
     )
     need(self.clip > 0, f'{field}.clip must be above 0, got {self.clip}')
@@ -152,7 +146,6 @@ class Texts:
   length: Count = 256
 
   def check(self, field: str) -> None:
-    fields.check_fields(self, f'{field}.')
     need(
       self.prompt_length <= self.length,
       f'{field}.prompt_length is {self.prompt_length}, but {field}.length is '
@@ -245,7 +238,6 @@ class HeldOut:
     self.depth = min(self.depth, 4)
 
   def check(self, field: str) -> None:
-    fields.check_fields(self, f'{field}.')
     need_whole_steps(self, f'{field}.')
     need_temperatures(f'{field}.temperatures', self.temperatures)
 
@@ -272,26 +264,19 @@ def check_size(field: str, x: Size) -> None:
   )
 
 
-def check_width(field: str, value: int) -> None:
-  """Raises where a draft has no whole heads; see `train_pair.draft_size`."""
-  heads = value // 32
-  need(
-    value > 0 and value % 32 == 0 and heads % max(1, value // 64) == 0,
-    f'{field} must be 32, 96 or a multiple of 64, got {value}',
-  )
-
-
-def need_positions(available: int, whose: str, lengths: dict[str, int]) -> None:
+def need_positions(
+  available: int | None, whose: str, lengths: dict[str, int]
+) -> None:
   """Raises where texts are longer than a model reads.
 
   Args:
-    available: positions of the model.
+    available: positions of the model; None: any number.
     whose: the model, and where to get more positions.
     lengths: positions that are asked for, by field.
   """
   for field, longest in lengths.items():
     need(
-      longest <= available,
+      available is None or longest <= available,
       f'{field} asks for {longest} positions, but {whose} {available}: choose '
       'less',
     )
@@ -327,7 +312,11 @@ class Drafts:
       f'drafts.widths: {self.widths} has one twice; leave it out',
     )
     for value in self.widths:
-      check_width('drafts.widths', value)
+      # Of others the heads are not whole, see `train_pair.draft_size`.
+      need(
+        value > 0 and (value in (32, 96) or value % 64 == 0),
+        f'drafts.widths must be 32, 96 or a multiple of 64, got {value}',
+      )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -404,18 +393,12 @@ class Recipe(Training):
     need_positions(self.max_positions, 'max_positions is', asked)
 
 
-def need_target(path: str) -> None:
-  """Raises where a target is not there."""
-  with blame('target: '):
-    checkpoints.locate(path)
-
-
 @dataclasses.dataclass(kw_only=True)
-class Heads(Training):
-  """A drafter that is trained for a frozen target.
+class ForTarget(Training):
+  """Fields of every recipe of a drafter for a frozen target.
 
   Attributes:
-    target: its checkpoint; its tokenizer reads the corpus.
+    target: its checkpoint; its tokenizer reads the texts.
     trainable: function `(target, **options)` that returns a
       `heads.trainable.Trainable`, by its full name; `medusa` is short for
       `specjax.drafters.medusa.trainable`.
@@ -423,6 +406,25 @@ class Heads(Training):
     options: further arguments of `trainable`.
     divergence: of target and drafter, that is minimised: a function of
       `specjax.training.divergences`, or another by its full name.
+  """
+
+  target: str
+  trainable: str
+  optimization: Optimization
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  divergence: str = 'cross_entropy'
+
+  def check(self) -> None:
+    super().check()
+    with blame('target: '):
+      checkpoints.locate(self.target)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Heads(ForTarget):
+  """A drafter that is trained before it drafts.
+
+  Attributes:
     data: folder of the corpus' tokens and the target's texts, which are made
       where they are missing.
     texts: of the target.
@@ -443,11 +445,6 @@ class Heads(Training):
     features_gib: size of that folder at most; what is beyond is read anew.
   """
 
-  target: str
-  trainable: str
-  optimization: Optimization
-  options: dict[str, Any] = dataclasses.field(default_factory=dict)
-  divergence: str = 'cross_entropy'
   data: str = ''
   texts: Texts = dataclasses.field(default_factory=Texts)
   mixture: Mixture = dataclasses.field(default_factory=Mixture)
@@ -483,7 +480,6 @@ class Heads(Training):
   def check(self) -> None:
     super().check()
     self.mixture.check()
-    need_target(self.target)
     if not self.has_examples:
       need(
         self.data, 'data is empty: name the folder of the corpus and the texts'
@@ -526,18 +522,14 @@ class Heads(Training):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Online(Training):
+class Online(ForTarget):
   """A drafter that learns while it drafts, from the texts it drafts for.
 
   Attributes:
-    target: its checkpoint.
-    trainable: as that of `Heads`.
     optimization: `updates` steps for each of the rounds; constant rates suit
       texts that never end.
     start: directory of a trained head that drafts first; of `lm` the `path`
       among the options; empty: fresh weights.
-    options: further arguments of `trainable`.
-    divergence: as that of `Heads`.
     prompts: what texts go on from; `count` of each domain in every round, of
       several domains one after the other.
     new_tokens: of every text, at most.
@@ -548,12 +540,7 @@ class Online(Training):
     memory: rounds whose texts are learned from, the last ones.
   """
 
-  target: str
-  trainable: str
-  optimization: Optimization
   start: str = ''
-  options: dict[str, Any] = dataclasses.field(default_factory=dict)
-  divergence: str = 'cross_entropy'
   prompts: Prompts = dataclasses.field(default_factory=Prompts)
   new_tokens: Count = 64
   temperature: Weight = 1.0
@@ -564,19 +551,12 @@ class Online(Training):
 
   def check(self) -> None:
     super().check()
-    need_target(self.target)
     need_whole_steps(self)
     need(
       self.seed + self.rounds < fields.SEEDS,
       f'seed is {self.seed}, but each of the {self.rounds} rounds has the next '
       f'one: choose one below {fields.SEEDS - self.rounds}',
     )
-    for name in ('count', 'length'):
-      value = getattr(self.prompts, name)
-      need(
-        value is None or value >= 1,
-        f'prompts.{name} must be at least 1, got {value}',
-      )
     o = self.optimization
     o.check('optimization')
     need(

@@ -6,15 +6,17 @@ method brings its own `Trainable` (see `specjax.drafters.heads.trainable`);
 nothing here knows of any.
 """
 
+import functools
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from specjax import checkpoints
+from specjax.checkpoints.precision import in_dtype
 from specjax.cli.names import Names, resolve, resolve_function
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import (
@@ -25,9 +27,9 @@ from specjax.drafters.heads.trainable import (
 )
 from specjax.errors import UserError, need
 from specjax.models import transformer
+from specjax.models.sharding import Placement, make_mesh
 from specjax.models.transformer import Model
 from specjax.training import examples, folders, held_out
-from specjax.training import examples as example_windows
 from specjax.training.features import Store, forward
 from specjax.training.generated import (
   Material,
@@ -37,8 +39,8 @@ from specjax.training.generated import (
   write_texts,
 )
 from specjax.training.held_out import Trial
-from specjax.training.optimize import in_dtype, train
-from specjax.training.recipes import Heads, Online, Texts, need_positions
+from specjax.training.optimize import train
+from specjax.training.recipes import ForTarget, Heads, Texts, need_positions
 from specjax.training.train_pair import wide
 from specjax.types import Drafter, Params
 
@@ -46,7 +48,7 @@ _TRAINABLE = Names('specjax.drafters.{}.trainable', 'medusa')
 DIVERGENCE = Names('specjax.training.divergences.{}', 'cross_entropy')
 
 
-def check_names(x: Heads | Online) -> None:
+def check_names(x: ForTarget) -> None:
   """Finds what a recipe names, and names it in full, as its folder does.
 
   Raises:
@@ -82,7 +84,7 @@ def shrink(x: Heads) -> None:
   x.held_out.shrink()
 
 
-def make(x: Heads | Online, target: Model) -> Trainable:
+def make(x: ForTarget, target: Model) -> Trainable:
   """The head of a recipe.
 
   Raises:
@@ -144,30 +146,12 @@ def loss_of(
   return loss
 
 
-class Placed(NamedTuple):
-  """Where a training has its arrays: batches split by rows, the rest whole."""
-
-  devices: int
-
-  def _put(self, x: Any, *axes: str) -> Any:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[: self.devices]), ('data',))
-    spec = jax.sharding.PartitionSpec(*axes)
-    return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
-
-  def whole(self, tree: Any) -> Any:
-    if self.devices == 1:
-      return jax.device_put(tree)
-    return self._put(tree)
-
-  def split(self, batch: Callable[..., dict]) -> Callable[..., dict]:
-    """Returns batches whose rows are split over the devices."""
-    if self.devices == 1:
-      return batch
-
-    def place(x):
-      return self._put(x, *(['data'] if np.ndim(x) else []))
-
-    return lambda number, params: jax.tree.map(place, batch(number, params))
+def spread(devices: int, batch: Callable[..., dict]) -> tuple[Callable, ...]:
+  """Returns batches split by rows over devices, and how the rest is put."""
+  if devices == 1:
+    return batch, jax.device_put
+  placement = Placement(make_mesh(devices, 1))
+  return lambda *x: placement.put_rows(batch(*x)), placement.put_whole
 
 
 def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
@@ -176,7 +160,7 @@ def from_examples(m: Material) -> Callable[[int, Any], dict[str, Any]]:
   learned = m.examples.learned
 
   def batch(number, params):
-    tokens, counts = example_windows.draw(
+    tokens, counts = examples.draw(
       learned, o.batch, o.length, x.seed + 3, number
     )
     return {'tokens': tokens, 'counts': counts, 'step': np.int32(number)}
@@ -275,12 +259,41 @@ def measure(
   return jax.tree.map(np.ndarray.tolist, whole | {'domains': by_domain})
 
 
-def save(head: Trainable, path, config, params, tokenizer) -> None:
-  """Writes a finished drafter, as its kind is kept."""
-  if head.save is not None:
-    head.save(path, config, params, tokenizer)
-  else:
-    files.save(path, config, params)
+def recipe_loss(m: Material, head: Trainable):
+  """The `loss_of` a head as its recipe says."""
+  x = m.recipe
+  divergence = resolve('divergence', x.divergence, DIVERGENCE)
+  return loss_of(head, m.target, x.seed + 6, divergence, x.optimization.dtype)
+
+
+def save(
+  name: str, m: Material, head: Trainable, params: Any, measured=dict
+) -> pathlib.Path:
+  """Writes what a training made, as its kind is kept, unless it is there.
+
+  Its config has the facts that `measured` returns, too.
+  """
+  x = m.recipe
+  path = pathlib.Path(x.folder) / 'weights'
+  if not path.exists():
+    config = {
+      **head.config,
+      **measured(),
+      'target': checkpoints.fingerprint(x.target),
+      'training': folders.cost(path.parent, name, x.optimization),
+    }
+    if head.save is not None:
+      head.save(path, config, params, m.tokenizer)
+    else:
+      files.save(path, config, params)
+  return path
+
+
+def read(head: Trainable, path: Any, fingerprint=None) -> Any:
+  """Reads the weights of a drafter; see `files.read`."""
+  if head.read is not None:
+    return head.read(path)
+  return files.read(path, head.config['kind'], fingerprint)[1]
 
 
 def score(report: dict[str, Any], patience: int) -> dict[str, Any]:
@@ -295,7 +308,7 @@ def main(x: Heads) -> dict[str, Any]:
   if x.quick:
     shrink(x)
   check(x)
-  folder, m, trial = held_out.begin(x)
+  m, trial = held_out.begin(x)
   if m.examples is not None:
     print(examples.describe(m.examples))
   head = make(x, m.target)
@@ -305,37 +318,22 @@ def main(x: Heads) -> dict[str, Any]:
     'its target: leave it at 0, or train lm',
   )
   drafter = head.drafter(x.held_out.depth)
-  if drafter.positions is not None:
-    need_positions(drafter.positions, 'the drafter has', x.positions())
+  need_positions(drafter.positions, 'the drafter has', x.positions())
   o, batch = x.optimization, batches(m, head.model)
   if x.features:
     batch = Store(x, m.target, m.weights, head.taps).beside(batch)
-  placed = Placed(x.devices)
+  batch, place = spread(x.devices, batch)
   params = train(
     'head',
-    folder,
+    pathlib.Path(x.folder),
     o,
     head.init(jax.random.key(x.seed + 4), m.weights),
-    loss_of(
-      head,
-      m.target,
-      x.seed + 6,
-      resolve('divergence', x.divergence, DIVERGENCE),
-      o.dtype,
-    ),
+    recipe_loss(m, head),
     m.weights,
-    placed.split(batch),
+    batch,
     lambda params: score(trial.report(drafter, params), o.patience),
-    place=placed.whole,
+    place,
   )
-  path = folder / 'weights'
-  if not path.exists():
-    config = {
-      **head.config,
-      **measure(head, trial, drafter, params),
-      'target': checkpoints.fingerprint(x.target),
-      'training': folders.cost(folder, 'head', o),
-    }
-    save(head, path, config, params, m.tokenizer)
-  read = head.read or (lambda path: files.read(path, head.config['kind'])[1])
-  return {'head': str(path)} | trial.report(drafter, read(path))
+  measured = functools.partial(measure, head, trial, drafter, params)
+  path = save('head', m, head, params, measured)
+  return {'head': str(path)} | trial.report(drafter, read(head, path))

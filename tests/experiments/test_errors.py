@@ -11,7 +11,7 @@ import pytest
 from specjax.bench import results
 from specjax.cli import command
 from specjax.errors import UserError
-from specjax.training import generated
+from specjax.training import data, generated
 from tests.support.processes import ROOT
 from tests.support.rows import row
 
@@ -144,3 +144,5 @@ def test_texts_of_other_settings_are_refused(tmp_path):
   file.write_bytes(b'x')
   with pytest.raises(UserError, match=r'data: .* is damaged .* remove it'):
     generated._read_texts(file, (8, 33))
+  with pytest.raises(UserError, match=r'data: .* cannot be used .* move the'):
+    data.write_arrays('data', file / '000000.npy', np.zeros(1))

@@ -123,3 +123,11 @@ def test_a_start_of_other_sizes_is_refused(root):
   x = recipe(root, 'wrong', options=sizes, start=str(root / 'draft'))
   with pytest.raises(UserError, match=r'start: .* has other sizes'):
     online.main(x)
+
+
+def test_a_damaged_round_is_named(tmp_path):
+  made = object.__new__(online.Rounds)
+  made.folder = tmp_path
+  (tmp_path / '000000.npz').write_bytes(b'x')
+  with pytest.raises(UserError, match=r'folder: .*000000\.npz is damaged'):
+    made.get(0, None)

@@ -115,6 +115,10 @@ def test_kept_features_give_the_losses_of_the_target(root, tmp_path):
   beyond = kept(m.weights, features_gib=0.0)(1, None)
   assert beyond['features'].shape == made['features'].shape
   assert sorted((tmp_path / 'features').glob('*.npy')) == every
+  for file in every:
+    file.write_bytes(b'x')
+  with pytest.raises(UserError, match=r'features: .*\.npy is damaged'):
+    kept(None)(0, None)
   with pytest.raises(UserError, match='features'):
     kept(m.weights, target=str(root / 'draft'))
   # The same weights, read otherwise.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import drafters, sampling, trees, verify
+from specjax import arguments, drafters, sampling, trees, verify
 from specjax.drafters.shapes import policies, shape
 from specjax.loop import generate
 from specjax.loop.token_records import Recording
@@ -330,3 +330,18 @@ def test_a_state_is_used_once(go_on):
   with pytest.raises(ValueError, match='state was used up'):
     go_on(state)
   assert int(go_on(after).length[0]) == 4
+
+
+@pytest.mark.parametrize(
+  ('given', 'says'),
+  [
+    ({'a': {'b': np.ones(3)}, 'c': ()}, ''),
+    ({'a': {'b': np.ones(2)}, 'c': ()}, r"['a']['b'] is (2,) and should be"),
+    ({'a': {}, 'c': ()}, "['a']['b'] is not there and should be (3,)"),
+    ({'a': {'b': np.ones(3)}}, ' is nested in another way'),
+  ],
+)
+def test_trees_are_compared_place_by_place(given, says):
+  found = arguments.misfit(given, {'a': {'b': np.zeros(3)}, 'c': ()})
+  assert found.startswith(says)
+  assert bool(found) == bool(says)

@@ -188,6 +188,14 @@ def test_tables_of_a_constraint_have_the_size_of_the_pool():
   tight = request_sampling.Stages(('constraint',), 4, (3,), constraint=(32, 32))
   with pytest.raises(ValueError, match='64 states and 32 classes, but'):
     tight.values(constraint=tiny_models.LANGUAGE)
+  # Other stages count, as they do without a pool.
+  beside = ('constraint', 'min_new_tokens', 'forbidden')
+  kinds = request_sampling.Stages(beside, 4, (3,))
+  given = {'constraint': tiny_models.LANGUAGE, 'min_new_tokens': 5}
+  alone = sampling.make(1, **given, vocab_size=4, eos=(3,)).constraint
+  assert kinds.values(**given).constraint.least == alone.least == [6]
+  with pytest.raises(ValueError, match='forbidden and min_new_tokens must'):
+    kinds.values(**given, forbidden=(0,))
 
 
 @pytest.mark.slow

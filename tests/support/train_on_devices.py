@@ -38,7 +38,8 @@ def main(folder: pathlib.Path) -> None:
     return max(float(abs(one[name] - other[name]).max()) for name in start)
 
   m = generated.gather(x)
-  placed = train_heads.Placed(4).split(train_heads.batches(m))(0, None)
+  batch, _ = train_heads.spread(4, train_heads.batches(m))
+  placed = batch(0, None)
   rows = [s.data.shape[0] for s in placed['tokens'].addressable_shards]
   moved = apart(weights[1], start)
   print(json.dumps({'apart': apart(*weights.values()), 'moved': moved,

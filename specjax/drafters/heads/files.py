@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 from flax import traverse_util
 
 from specjax import checkpoints
-from specjax.arguments import check_path
+from specjax.arguments import check_path, misfit
 from specjax.checkpoints.files import (
   CONFIG,
   WEIGHTS,
   CheckpointError,
   read_json,
 )
+from specjax.checkpoints.precision import in_dtype
 from specjax.drafters.heads import published
 from specjax.types import Target
 
@@ -66,7 +66,7 @@ def save(
   if folder.exists():
     raise ValueError(f'{folder} exists; remove it or save elsewhere')
   flat = traverse_util.flatten_dict(jax.device_get(params), sep='.')
-  arrays = {name: _in(dtype, np.asarray(x)) for name, x in flat.items()}
+  arrays = in_dtype({name: np.asarray(x) for name, x in flat.items()}, dtype)
   folder.parent.mkdir(parents=True, exist_ok=True)
   hidden = f'.{folder.name}.'
   with tempfile.TemporaryDirectory(None, hidden, folder.parent) as scratch:
@@ -75,11 +75,6 @@ def save(
     (made / CONFIG).write_text(json.dumps(dict(config), indent=1) + '\n')
     safetensors.numpy.save_file(arrays, made / WEIGHTS, {'format': 'pt'})
     made.rename(folder)
-
-
-def _in(dtype, x):
-  """Returns floats in a type; integers keep theirs."""
-  return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 class Description(NamedTuple):
@@ -213,7 +208,7 @@ def read(
   if not file.is_file():
     raise ValueError(f'{file} is missing: the head has no weights')
   flat = safetensors.numpy.load_file(file)
-  weights = jax.device_put({k: _in(dtype, x) for k, x in flat.items()})
+  weights = jax.device_put(in_dtype(flat, dtype))
   return config, traverse_util.unflatten_dict(weights, sep='.')
 
 
@@ -228,11 +223,6 @@ def fit(params: Any, shapes: Any, path: str | pathlib.Path) -> Any:
   Raises:
     ValueError: they are not those of the configuration.
   """
-  ours = jax.tree.map(lambda x: x.shape, params)
-  theirs = jax.tree.map(lambda x: x.shape, shapes)
-  if ours != theirs:
-    raise ValueError(
-      f'{path}: weights do not fit its config.json: shapes are {ours}, but '
-      f'{theirs} are needed'
-    )
+  if wrong := misfit(params, shapes):
+    raise ValueError(f'{path}: weights do not fit its config.json: {wrong}')
   return params
