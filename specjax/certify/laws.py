@@ -318,8 +318,9 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
   Nothing is computed: its functions are traced twice, one after the other as a
   step calls them.
   """
-  rows, depth, width = 3, drafter.depth, target.config.width
-  tokens, length = random_texts(rows, target.config.vocab_size)
+  rows, nodes, depth = 3, drafter.nodes, drafter.depth
+  vocab, width = target.config.vocab_size, target.config.width
+  tokens, length = random_texts(rows, vocab)
   key = generate.row_keys(0, range(rows))
   begin = functools.partial(_context, drafter, target=target)
   ctx, features = jax.eval_shape(
@@ -332,13 +333,27 @@ def not_fixed(target, drafter: Drafter, params: Params) -> str:
     begun, state = _program(drafter.init, params, ctx, features)
     like = caches.dtype_of(ctx.cache) if ctx.cache else float
     hidden = jnp.zeros((rows, depth + 1, len(drafter.taps), width), like)
-    program, (_, proposed) = _program(drafter.propose, params, state, ctx, key)
+    program, (draft, proposed) = _program(
+      drafter.propose, params, state, ctx, key
+    )
     learn, committed = _program(
       drafter.commit, params, proposed, ctx, verdict, hidden
     )
     for name, one in (('propose', proposed), ('commit', committed)):
       if outline(one) != outline(state):
         return f'{name} returns a memory of other shapes than init'
+    wanted = {'tokens': (rows, nodes), 'parents': (rows, nodes)}
+    wanted |= {'size': (rows,), 'probs': (rows, nodes, vocab)}
+    for field, shape in wanted.items():
+      found = getattr(draft, field)
+      types = ('float32', 'float64') if field == 'probs' else ('int32',)
+      if found is not None and (
+        found.shape != shape or found.dtype.name not in types
+      ):
+        return (
+          f'{field} of a draft must be {types[0]}{list(shape)}, got '
+          f'{found.dtype}{list(found.shape)}'
+        )
     programs = begun, program, learn
     if any('callback' in one for one in programs):
       return 'a draft asks the host, which no compiled loop can wait for'
