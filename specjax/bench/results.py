@@ -11,11 +11,11 @@ import subprocess
 
 import jax
 
-from specjax import checkpoints, prompts
+from specjax import checkpoints, prompts, reports
 from specjax.bench.plan import Plan
 from specjax.bench.plan import default_folder as default_folder
 from specjax.bench.plan import settings_of as settings_of
-from specjax.cli import cpu, hosts
+from specjax.cli import cpu, hosts, progress
 from specjax.errors import UserError
 from specjax.stats.folders import Folder as Folder
 from specjax.stats.folders import check_place
@@ -103,6 +103,16 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
   folder = hosts.on_primary(make)
   rows = hosts.broadcast(folder and folder.rows)
   return folder or Follower(rows)
+
+
+def publish(folder: Folder) -> None:
+  """Writes and prints the summary of the rows of a folder; writes figures."""
+  with progress.phase('report'):
+    text = reports.summary(folder.rows)
+    folder.write('summary.md', text)
+    for draw in reports.figures(folder.rows):
+      reports.save(draw, folder.rows, folder.path)
+  print(text)
 
 
 def conditions() -> dict:

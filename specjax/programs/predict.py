@@ -309,11 +309,8 @@ def main(x: OnDevice) -> None:
     print(predictor.folder.warning, file=sys.stderr)
   predictor.run()
   folder = predictor.folder
-  with progress.phase('report'):
-    board = predict_report.Board(folder.rows)
-    text = predict_report.summary(folder.rows)
-  folder.write('summary.md', text)
-  print(text)
+  results.publish(folder)
+  board = predict_report.Board(folder.rows)
   row = board.best_row(asks)
   elsewhere = quote.beside(asks, row)
   if elsewhere:
