@@ -34,7 +34,7 @@ from experiments.step_timing import (
   seconds,
   take_turns,
 )
-from specjax.bench import study
+from specjax.bench import results, study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
@@ -188,7 +188,7 @@ def measure(
 def run(x: LongContexts) -> None:
   """Makes the rows that are missing, batch by batch."""
   check(x)
-  folder = x.folder()
+  folder = results.folder_of(x)
   common = x.facts('long_contexts', 'window', 'sinks')
   bench = Bench(x)
   for batch in x.batches:

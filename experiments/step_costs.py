@@ -62,7 +62,7 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import checkpoints, pair, sampling, trees, verify
-from specjax.bench import load, study
+from specjax.bench import load, results, study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import bytes_per_token
 from specjax.cli import command
@@ -227,7 +227,7 @@ def get_config(part: str = 'all') -> StepCosts:
 
 def run(x: StepCosts) -> None:
   """Measures what is missing, sweep by sweep."""
-  sweeps, folder = x.check(), x.folder()
+  sweeps, folder = x.check(), results.folder_of(x)
   facts = x.facts('step_costs', 'used')
   bench = Bench(x)
   for name, sweep in sweeps.items():

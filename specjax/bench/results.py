@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import subprocess
+from typing import Any
 
 import jax
 
@@ -103,6 +104,11 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
   folder = hosts.on_primary(make)
   rows = hosts.broadcast(folder and folder.rows)
   return folder or Follower(rows)
+
+
+def folder_of(x: Any) -> Folder:
+  """Opens the folder of a config that needs no plan."""
+  return Folder(x.results or default_folder(x), settings_of(x))
 
 
 def publish(folder: Folder) -> None:
