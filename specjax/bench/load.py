@@ -496,14 +496,14 @@ def load_experiment(plan: Plan) -> Loaded:
     same = {layouts.UNIFORM: Arranged(uniform.uniform(model), read[1])}
     return assemble(plan, target, texts, same, {layouts.UNIFORM: drafts})
   forms = layouts.arrange(*read)
-  in_layouts = {layouts.WHOLE: drafts}
+  if plan.exact == 'bits':
+    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
+  in_layouts = {}
   for layout, form in forms.items():
-    if layout not in in_layouts:
+    in_layouts[layout] = drafts
+    if layout != layouts.WHOLE:
       laid = dataclasses.replace(target, model=form.model)
       in_layouts[layout] = {
         n: load_drafter(p, laid) for n, p in planned.items()
       }
-  if plan.exact == 'bits':
-    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
-    in_layouts = {layouts.NATIVE: in_layouts[layouts.NATIVE]}
   return assemble(plan, target, texts, forms, in_layouts)
