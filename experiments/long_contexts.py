@@ -217,10 +217,6 @@ def fields(row: dict) -> dict[str, Any]:
   return types
 
 
-def _drafts(rows: list[dict]) -> list[dict]:
-  return [r for r in rows if r['drafter'] != PLAIN]
-
-
 def _name(row: dict) -> str:
   wide = row['drafter'] == WINDOWED and row.get('window')
   return f'windowed {wide}' if wide else row['drafter']
@@ -299,8 +295,8 @@ def _gains(rows: list[dict]) -> Table:
 
 def summary(rows: list[dict]) -> str:
   """The headline, where drafts gain, and each context, batch and way."""
-  tables, drafts, plain_rows = [], _drafts(rows), pick(rows, drafter=PLAIN)
-  if drafts:
+  tables, plain_rows = [], pick(rows, drafter=PLAIN)
+  if drafts := [r for r in rows if r['drafter'] != PLAIN]:
     tables.append(_gains(drafts))
   if plain_rows:
     tables.append(
