@@ -184,9 +184,8 @@ def survey(
       return
     found.shares[name] = False
     known, other = vocabulary.compare(one, tokenizer, size, eos, draft)
-    found.shares[name] = (known and other is None) or None
-    if draft is not None and other is not None:
-      found.shares[name] = False
+    found.shares[name] = other is None if known else None
+    if other is not None:
       found.described[name] = draft._replace(other=other)
 
   for one in plan.levels():
