@@ -20,7 +20,6 @@ from specjax.cli import cpu, hosts, progress
 from specjax.errors import UserError
 from specjax.stats.folders import Folder as Folder
 from specjax.stats.folders import check_place
-from specjax.stats.folders import existing as existing
 from specjax.stats.folders import plain as plain
 from specjax.stats.folders import read_rows as read_rows
 from specjax.stats.row import KEY as KEY
