@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from specjax import checkpoints, prompts, reports
+from specjax import checkpoints, native, prompts, reports
 from specjax.bench.plan import Plan
 from specjax.bench.plan import default_folder as default_folder
 from specjax.bench.plan import settings_of as settings_of
@@ -128,7 +128,7 @@ def conditions() -> dict:
   device = jax.devices()[0]
   name, threads = device.device_kind, None
   if device.platform == 'cpu':
-    cores = len(os.sched_getaffinity(0))
+    cores = native.cores()
     name = f'{cpu.name()}, {cores} cores'
     said = os.environ.get('NPROC') or str(cores)
     threads = int(said) if said.isdecimal() else None
