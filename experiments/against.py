@@ -42,7 +42,7 @@ import numpy as np
 
 from experiments import peers
 from experiments.step_timing import read_bandwidth
-from specjax import pair, prompts
+from specjax import native, pair, prompts
 from specjax.bench import load, measure, results, study
 from specjax.bench.checks import need_one_turn
 from specjax.bench.config import Candidate, Checkpoint, Experiment
@@ -185,7 +185,7 @@ class Comparison:
       self.prompts += [(domain, text) for text in chosen.texts[:measured]]
       self.pilot += [(domain, text) for text in chosen.texts[-pilot:]]
     self.conditions = results.conditions() | {
-      'threads': peers.cores(),
+      'threads': native.cores(),
       # Of other programs: two runtimes that share cores suffer unequally.
       'load_before': os.getloadavg()[0],
       'baseline': self.built.baseline.fields(),

@@ -550,15 +550,10 @@ def order(worse: list[dict], better: list[dict], place: str = '') -> tuple:
   return findings.pool(found).estimate, findings.overall(found)
 
 
-def _by_drafter(rows: list[dict]) -> dict[tuple, list[dict]]:
-  """Rows of each kind and amount."""
-  return group(rows, 'learned', 'kind')
-
-
 def _ranked(rows: list[dict]) -> Table:
   """Every drafter, at its best length for one row of the first chip."""
   lines = []
-  for (learned, kind), mine in _by_drafter(rows).items():
+  for (learned, kind), mine in group(rows, 'learned', 'kind').items():
     mine = best_length(mine, PLACE)
     tau = _mean(mine, lambda r: r['tau'])
     flops = mine[0]['drafted_flops']
@@ -583,7 +578,7 @@ def _ranked(rows: list[dict]) -> Table:
 
 def _orders(rows: list[dict]) -> list[Table]:
   """Published orders, then those of all other pairs, for each amount."""
-  of, places = _by_drafter(rows), ('', PLACE)
+  of, places = group(rows, 'learned', 'kind'), ('', PLACE)
   amounts = sorted({row['learned'] for row in rows})
   kinds = dict.fromkeys(row['kind'] for row in rows)
   others = [

@@ -34,7 +34,7 @@ from experiments.step_timing import (
   seconds,
   take_turns,
 )
-from specjax.bench import study
+from specjax.bench import results, study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available, bytes_per_token
 from specjax.cli import command
@@ -188,7 +188,7 @@ def measure(
 def run(x: LongContexts) -> None:
   """Makes the rows that are missing, batch by batch."""
   check(x)
-  folder = x.folder()
+  folder = results.folder_of(x)
   common = x.facts('long_contexts', 'window', 'sinks')
   bench = Bench(x)
   for batch in x.batches:
@@ -215,10 +215,6 @@ def fields(row: dict) -> dict[str, Any]:
     types |= study.fields(number='plain_ms c v', maybe='break_even_alpha')
     types['speedups'] = tuple[tuple[float, ...], ...]
   return types
-
-
-def _drafts(rows: list[dict]) -> list[dict]:
-  return [r for r in rows if r['drafter'] != PLAIN]
 
 
 def _name(row: dict) -> str:
@@ -299,8 +295,8 @@ def _gains(rows: list[dict]) -> Table:
 
 def summary(rows: list[dict]) -> str:
   """The headline, where drafts gain, and each context, batch and way."""
-  tables, drafts, plain_rows = [], _drafts(rows), pick(rows, drafter=PLAIN)
-  if drafts:
+  tables, plain_rows = [], pick(rows, drafter=PLAIN)
+  if drafts := [r for r in rows if r['drafter'] != PLAIN]:
     tables.append(_gains(drafts))
   if plain_rows:
     tables.append(

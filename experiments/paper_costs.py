@@ -286,9 +286,7 @@ def row(x: PaperCosts, one: Deployment, draft: str, context: int) -> dict:
 def run(x: PaperCosts) -> None:
   deployments = DEPLOYMENTS[:2] if x.quick else DEPLOYMENTS
   x.check()
-  folder = results.Folder(
-    x.results or results.default_folder(x), results.settings_of(x)
-  )
+  folder = results.folder_of(x)
   folder.clear()  # It takes seconds, and is the same every time.
   for place in itertools.product(deployments, DRAFTS, x.contexts):
     folder.add(row(x, *place))

@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from specjax import native
 from specjax.bench import ties
 from specjax.bench.plan import Plan, PlannedDrafter
 from specjax.errors import UserError, install, need
@@ -148,10 +148,6 @@ def device(torch) -> str:
   return 'cuda'
 
 
-def cores() -> int:
-  return len(os.sched_getaffinity(0))
-
-
 def load(
   path: str, dtype: str = 'float32', generation: dict | None = None, **options
 ):
@@ -165,7 +161,7 @@ def load(
   """
   torch, transformers = libraries()
   place = device(torch)
-  torch.set_num_threads(cores())
+  torch.set_num_threads(native.cores())
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -375,7 +371,7 @@ class LlamaCpp:
     with socket.socket() as free:
       free.bind(('127.0.0.1', 0))
       port = free.getsockname()[1]
-    threads = cores()
+    threads = native.cores()
     usual = {
       'model': self.plan.target,
       'threads': threads,

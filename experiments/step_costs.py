@@ -62,7 +62,7 @@ from experiments.step_timing import (
   take_turns,
 )
 from specjax import checkpoints, pair, sampling, trees, verify
-from specjax.bench import load, study
+from specjax.bench import load, results, study
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import bytes_per_token
 from specjax.cli import command
@@ -73,6 +73,7 @@ from specjax.errors import need
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import cache_attention, layouts, linear, low_bits
+from specjax.models.transformer import Model
 from specjax.reports.conditions import values
 from specjax.reports.markdown import Table, blocks, counted, with_interval
 from specjax.stats import theory
@@ -227,7 +228,7 @@ def get_config(part: str = 'all') -> StepCosts:
 
 def run(x: StepCosts) -> None:
   """Measures what is missing, sweep by sweep."""
-  sweeps, folder = x.check(), x.folder()
+  sweeps, folder = x.check(), results.folder_of(x)
   facts = x.facts('step_costs', 'used')
   bench = Bench(x)
   for name, sweep in sweeps.items():
@@ -411,6 +412,13 @@ def attention(bench: Bench) -> list[dict]:
   ]
 
 
+def _plain_steps(x: StepCosts, model: Model, params: Any, slots: int) -> Loop:
+  """Plain decoding with weights that are no part of a bench."""
+  spec = Spec(model, plain.make(), verify.token)
+  weights = Params(params, None)
+  return Loop(spec, weights, used=x.used, slots=slots, steps=x.steps)
+
+
 def limit(bench: Bench) -> list[dict]:
   """A plain step at each maximum over the time to read its bytes.
 
@@ -426,14 +434,8 @@ def limit(bench: Bench) -> list[dict]:
     made = checkpoints.load(x.path, x.dtype)
     targets['checkpoint'] = for_kernel(*made) if model.config.native else made
   loops = {
-    (name, slots): Loop(
-      Spec(model, plain.make(), verify.token),
-      Params(params, None),
-      used=x.used,
-      slots=slots,
-      steps=x.steps,
-    )
-    for name, (model, params) in targets.items()
+    (name, slots): _plain_steps(x, *made, slots)
+    for name, made in targets.items()
     for slots in map(caches.round_slots, x.maxima)
   }
   reader = Reader(x.megabytes << 20, jnp.dtype(x.dtype))
@@ -513,14 +515,9 @@ def eight_bits(bench: Bench) -> list[dict]:
     for bits, rounds in itertools.product(low_bits.BITS, (False, True)):
       way = f'int{bits}, rounded activations' if rounds else f'int{bits}'
       ways[way] = model, linear.quantize(params, tied, bits, rounds)
-    for way, (model, params) in ways.items():
-      loops[name, way] = Loop(
-        Spec(model, plain.make(), verify.token),
-        Params(params, None),
-        used=x.used,
-        slots=caches.round_slots(x.used + x.steps + 2),
-        steps=x.steps,
-      )
+    slots = caches.round_slots(x.used + x.steps + 2)
+    for way, held in ways.items():
+      loops[name, way] = _plain_steps(x, *held, slots)
   timings = bench.time(loops)
   rows = []
   for (name, way), loop in loops.items():

@@ -18,14 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import native, sampling, trees, verify
+from specjax.bench import results
 from specjax.bench.config import Size, TargetSize
 from specjax.bench.memory import available
-from specjax.bench.results import (
-  Folder,
-  conditions,
-  default_folder,
-  settings_of,
-)
 from specjax.cli import progress
 from specjax.cli.fields import Between, Count, Seed, check_fields
 from specjax.drafters import lm, plain
@@ -112,10 +107,6 @@ class RandomModels:
       )
     need(self.rates, 'rates is empty: give at least one')
 
-  def folder(self) -> Folder:
-    """Opens the folder of the rows."""
-    return Folder(self.results or default_folder(self), settings_of(self))
-
   def facts(self, program: str, *names: str) -> dict:
     """Returns the fields that all rows have; `names` are settings."""
     return {
@@ -125,7 +116,7 @@ class RandomModels:
       'draft': vars(self.draft).copy(),
       **{n: getattr(self, n) for n in ('dtype', 'steps', 'repeats', *names)},
       'load_before': os.getloadavg()[0],
-      **conditions(),
+      **results.conditions(),
     }
 
 

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import trees
 from specjax.bench import measure
 from specjax.bench.measure import Decoding
 from specjax.drafters import plain
@@ -126,10 +127,8 @@ def _replay(
   tokens of a step are to be accepted, one, two, one, two, ... are right. Where
   half of the steps draft, every other one does.
   """
-  nodes, level = len(parents), [0]
-  for parent in parents:
-    level.append(level[parent] + 1)
-  level = np.array(level[1:], np.int32)
+  nodes = len(parents)
+  level = trees.ancestors(np.array(parents, np.int32))[0][1:]
 
   def init(params, ctx, hidden):
     del params, hidden  # Unused.

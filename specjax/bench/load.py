@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -144,11 +143,10 @@ def _tell_itself(one: PlannedDrafter, target: str) -> None:
   """Prints that a model drafts for itself as it is, where one does."""
   itself = one.path and os.path.realpath(one.path) == os.path.realpath(target)
   changed = one.options or one.read is not lm.load
-  if itself and not changed and hosts.is_primary():
-    print(
+  if itself and not changed:
+    hosts.tell(
       f'warning: {one.path_field} is the target itself: a drafted token costs '
-      'a step of the target, and nothing is saved; name a smaller model',
-      file=sys.stderr,
+      'a step of the target, and nothing is saved; name a smaller model'
     )
 
 
@@ -186,9 +184,8 @@ def survey(
       return
     found.shares[name] = False
     known, other = vocabulary.compare(one, tokenizer, size, eos, draft)
-    found.shares[name] = (known and other is None) or None
-    if draft is not None and other is not None:
-      found.shares[name] = False
+    found.shares[name] = other is None if known else None
+    if other is not None:
       found.described[name] = draft._replace(other=other)
 
   for one in plan.levels():
@@ -220,12 +217,11 @@ def check_dtypes(plan: Plan, described: dict[str, Description]) -> None:
       raise UserError(f'{field} is {name}: {reason}')
     if name in precision.NARROW:
       narrow.append(name)
-  if narrow and jax.default_backend() == 'cpu' and hosts.is_primary():
-    print(
+  if narrow and jax.default_backend() == 'cpu':
+    hosts.tell(
       f'dtype: a CPU computes {" and ".join(dict.fromkeys(narrow))} as '
       'float32, with copies of the weights: more memory than float32 takes, '
-      'and no less time; this shows what such a model says, not how fast it is',
-      file=sys.stderr,
+      'and no less time; this shows what such a model says, not how fast it is'
     )
 
 
@@ -343,8 +339,8 @@ def doubts(planned: PlannedDrafter, tell: bool = True) -> Iterator[None]:
       warnings.warn_explicit(
         each.message, each.category, each.filename, each.lineno
       )
-    elif tell and hosts.is_primary():
-      print(f'warning: {planned.name}: {each.message}', file=sys.stderr)
+    elif tell:
+      hosts.tell(f'warning: {planned.name}: {each.message}')
 
 
 def _option(value: Any) -> Any | Callable[[Target], tuple[Drafter, Any]]:
@@ -390,11 +386,10 @@ def load_drafter(
 
 def tell_pairing(planned: PlannedDrafter, loaded: LoadedDrafter) -> None:
   """Prints that nothing says which weights a drafter was trained for."""
-  if loaded.pairing and hosts.is_primary():
-    print(
+  if loaded.pairing:
+    hosts.tell(
       f'{planned.name}: {loaded.pairing} pairing: no fingerprint says which '
-      'weights it was trained for; of another target, its drafts are rejected',
-      file=sys.stderr,
+      'weights it was trained for; of another target, its drafts are rejected'
     )
 
 
@@ -419,10 +414,9 @@ def check_bits(plan: Plan, target: Description) -> None:
     need(not reason, f'exact is bits, but {reason}: leave it out')
     slow = layouts.parting(target.model, shapes)
     if slow and jax.default_backend() == 'cpu':
-      print(
+      hosts.tell(
         f'exact is bits, but {slow}: every pass has {uniform.ROWS} rows, which '
-        'takes a CPU many times as long',
-        file=sys.stderr,
+        'takes a CPU many times as long'
       )
 
 
@@ -501,14 +495,14 @@ def load_experiment(plan: Plan) -> Loaded:
     same = {layouts.UNIFORM: Arranged(uniform.uniform(model), read[1])}
     return assemble(plan, target, texts, same, {layouts.UNIFORM: drafts})
   forms = layouts.arrange(*read)
-  in_layouts = {layouts.WHOLE: drafts}
+  if plan.exact == 'bits':
+    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
+  in_layouts = {}
   for layout, form in forms.items():
-    if layout not in in_layouts:
+    in_layouts[layout] = drafts
+    if layout != layouts.WHOLE:
       laid = dataclasses.replace(target, model=form.model)
       in_layouts[layout] = {
         n: load_drafter(p, laid) for n, p in planned.items()
       }
-  if plan.exact == 'bits':
-    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
-    in_layouts = {layouts.NATIVE: in_layouts[layouts.NATIVE]}
   return assemble(plan, target, texts, forms, in_layouts)

@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,8 +103,8 @@ def widths_of(
   )
 
 
-def _shapes(model: Model, dtype: str):
-  """Shapes of parameters as they are loaded."""
+def shapes_of(model: Model, dtype: str) -> Any:
+  """Returns the shapes of a model's parameters in a type."""
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
 
@@ -113,7 +113,7 @@ def of_parameters(
   config: TransformerConfig, placement: Placement, dtype: str = 'float32'
 ) -> int:
   """Bytes of a model's parameters on each device, in floats."""
-  shapes = _shapes(transformer.build(config), dtype)
+  shapes = shapes_of(transformer.build(config), dtype)
   places = transformer.shardings(config, placement)
   return sharding.bytes_per_device(shapes, places)
 
@@ -124,7 +124,7 @@ def held_by(
   """Bytes of a model's parameters on each device, in their form."""
   if form == FLOATS and isinstance(one.model.config, TransformerConfig):
     return of_parameters(one.model.config, placement, dtype)
-  return _size(one.shapes(dtype, form))
+  return size_of(one.shapes(dtype, form))
 
 
 def of_cache(
@@ -164,7 +164,8 @@ def _of_file(one: PlannedDrafter, target: Target) -> int:
   return 0
 
 
-def _size(shapes) -> int:
+def size_of(shapes: Any) -> int:
+  """Returns the bytes of arrays, by their shapes."""
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 
@@ -174,7 +175,7 @@ def _forms(plan: Plan, target: Description, dtype: str) -> dict[str, tuple]:
   if plan.form.blocks:
     shapes = target.shapes(dtype, plan.form)
     return {layouts.NATIVE: (variants.for_native(model), shapes)}
-  shapes, size = _shapes(model, dtype), plan.mesh.data * plan.mesh.model
+  shapes, size = shapes_of(model, dtype), plan.mesh.data * plan.mesh.model
   if size > 1:
     if size <= jax.device_count():
       model = transformer.place(model, meshes.make_placement(plan.mesh))
@@ -531,7 +532,7 @@ def choose_split(plan: Plan, described: Mapping[str, Description]) -> Plan:
 
     def reads(name: str, ways: int = 1) -> float:
       model = described[name].model
-      shapes = _shapes(model, dtypes.get(name, dtypes['target']))
+      shapes = shapes_of(model, dtypes.get(name, dtypes['target']))
       weights, cache = bytes_per_token(model, shapes, used, rows)
       heads = ways if model.config.num_kv_heads % ways == 0 else 1
       return weights / ways + rows * cache / heads
@@ -583,29 +584,29 @@ def bytes_per_token(
       opened = functools.partial(
         transformer.open_cache, model, batch=1, slots=slots
       )
-      sizes.append(_size(jax.eval_shape(opened, params)))
-    return _size(params), sizes[1] - sizes[0]
+      sizes.append(size_of(jax.eval_shape(opened, params)))
+    return size_of(params), sizes[1] - sizes[0]
   # Of a target that is left early only the first layers are.
   beyond = {
     name
     for name in params
     if name.startswith('layer') and int(name[5:]) >= config.num_layers
   }
-  weights = _size({n: x for n, x in params.items() if n not in beyond})
+  weights = size_of({n: x for n, x in params.items() if n not in beyond})
   layers = [params.get(f'layer{i}', {}) for i in range(config.num_layers)]
   mixtures = [layer['experts'] for layer in layers if 'experts' in layer]
   for i, mixture in enumerate(mixtures):
     e = config.experts
     every = {n: x for n, x in mixture.items() if n.split('_')[0] != 'router'}
     read = min(e.count, e.chosen * tokens) if experts is None else experts[i]
-    weights -= int(_size(every) * (e.count - read) / e.count)
+    weights -= int(size_of(every) * (e.count - read) / e.count)
   # Of a table only one row is read, unless it is the unembedding too.
   if not config.tied_embeddings:
-    weights -= _size(params['embedding'])
-  weights -= _size(params.get('position'))
-  weights -= _size(params.get('inputs', {}).get('table'))
+    weights -= size_of(params['embedding'])
+  weights -= size_of(params.get('position'))
+  weights -= size_of(params.get('inputs', {}).get('table'))
   # An encoder reads once, before the first step.
-  weights -= _size(params.get('encoder'))
+  weights -= size_of(params.get('encoder'))
   width = transformer.dtype_of(params).itemsize
   layers = range(config.num_layers)
   read = 0
@@ -615,4 +616,4 @@ def bytes_per_token(
   # A state is read as a whole, however long the text is.
   dtype = transformer.dtype_of(params)
   state = jax.eval_shape(lambda: caches.empty(config, 1, 1, dtype))
-  return weights, read + _size(caches.states(state))
+  return weights, read + size_of(caches.states(state))

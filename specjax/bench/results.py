@@ -8,18 +8,18 @@ import os
 import pathlib
 import platform
 import subprocess
+from typing import Any
 
 import jax
 
-from specjax import checkpoints, prompts
+from specjax import checkpoints, native, prompts, reports
 from specjax.bench.plan import Plan
 from specjax.bench.plan import default_folder as default_folder
 from specjax.bench.plan import settings_of as settings_of
-from specjax.cli import cpu, hosts
+from specjax.cli import cpu, hosts, progress
 from specjax.errors import UserError
 from specjax.stats.folders import Folder as Folder
 from specjax.stats.folders import check_place
-from specjax.stats.folders import existing as existing
 from specjax.stats.folders import plain as plain
 from specjax.stats.folders import read_rows as read_rows
 from specjax.stats.row import KEY as KEY
@@ -105,6 +105,21 @@ def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
   return folder or Follower(rows)
 
 
+def folder_of(x: Any) -> Folder:
+  """Opens the folder of a config that needs no plan."""
+  return Folder(x.results or default_folder(x), settings_of(x))
+
+
+def publish(folder: Folder) -> None:
+  """Writes and prints the summary of the rows of a folder; writes figures."""
+  with progress.phase('report'):
+    text = reports.summary(folder.rows)
+    folder.write('summary.md', text)
+    for draw in reports.figures(folder.rows):
+      reports.save(draw, folder.rows, folder.path)
+  print(text)
+
+
 def conditions() -> dict:
   """Returns versions, device, threads and commit."""
   packages = ('jax', 'jaxlib', 'flax', 'numpy', 'transformers')
@@ -113,7 +128,7 @@ def conditions() -> dict:
   device = jax.devices()[0]
   name, threads = device.device_kind, None
   if device.platform == 'cpu':
-    cores = len(os.sched_getaffinity(0))
+    cores = native.cores()
     name = f'{cpu.name()}, {cores} cores'
     said = os.environ.get('NPROC') or str(cores)
     threads = int(said) if said.isdecimal() else None

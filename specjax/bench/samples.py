@@ -57,15 +57,13 @@ def written(tokenizer, before: list[int], tokens: list[trace.Token]):
 
 def record(method, job: measure.Job, tokenizer) -> dict:
   """The first text of a job, up to so many tokens, and its prompt's end."""
-  spec, prompt = method.spec, job.prompts[0]
-  state = measure.start(method.way, job)
-  tokens, calls = [], 0
-  for step in trace.steps(method.params, state, spec=spec):
+  prompt, tokens, calls = job.prompts[0], [], 0
+  for step in trace.steps(method.way, job):
     tokens += trace.tokens(step)
     calls += 1
     if len(tokens) >= TOKENS:
       break
-  (begun,), sources = prefill.split(spec.target.config, [prompt])
+  (begun,), sources = prefill.split(method.spec.target.config, [prompt])
   return {
     'index': int(job.indices[0]),
     'prompt': tokenizer.decode(prompt[-PROMPT:]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax import prompts, reports
+from specjax import prompts
 from specjax.bench import checks, results
 from specjax.bench.config import Experiment, Temperatures
 from specjax.bench.methods import Loaded
@@ -169,14 +169,6 @@ def headline(what: str, rows: list[dict], *facts: str) -> str:
 
 
 def publish(folder: results.Folder) -> None:
-  """Writes and prints what the rows of a study show.
-
-  The summary and the figures are written to the folder of the rows. The last
-  line on stdout is one JSON document.
-  """
-  text = reports.summary(folder.rows)
-  folder.write('summary.md', text)
-  for draw in reports.figures(folder.rows):
-    reports.save(draw, folder.rows, folder.path)
-  print(text)
+  """Publishes the rows of a study; the last line is one JSON document."""
+  results.publish(folder)
   print(json.dumps({'results': str(folder.path), 'rows': len(folder.rows)}))

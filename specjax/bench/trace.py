@@ -16,7 +16,7 @@ from specjax.bench import measure
 from specjax.loop import counting, generate
 from specjax.loop.token_records import ORIGINS as ORIGINS
 from specjax.models import sharding
-from specjax.types import Counts, Draft, Params, Spec, SpecState
+from specjax.types import Counts, Draft, SpecState
 
 COLOURS = dict(zip(ORIGINS, ('32', '31', '33'), strict=True))  # of a terminal
 
@@ -76,15 +76,8 @@ def _step(params, state, *, spec) -> tuple[SpecState, Recording]:
   return state, seen[0]
 
 
-def steps(
-  params: Params, state: SpecState, *, spec: Spec
-) -> Iterator[Recording]:
-  """Decodes one step at a time, until the first row has finished.
-
-  Args:
-    params: of target and drafter.
-    state: as `generate.start` made it; it is donated.
-    spec: what runs.
+def steps(way: measure.Decoding, job: measure.Job) -> Iterator[Recording]:
+  """Decodes a job one step at a time, until its first row has finished.
 
   Yields:
     What happened in each step to that row, as numpy without the axis B.
@@ -92,6 +85,8 @@ def steps(
   Raises:
     NotFinite: logits of the target or the draft are NaN or infinite.
   """
+  spec, params, _ = way
+  state = measure.start(way, job)
   done = sharding.fetch(state.done)[0]
   while not done:
     state, recording = _step(params, state, spec=spec)

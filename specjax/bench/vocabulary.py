@@ -6,7 +6,6 @@ mismatch is refused here. Language models draft with a vocabulary of their own:
 it is compared here, too.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -217,16 +216,13 @@ def size_of_prompts(
 def tell(described: Mapping[str, Description], texts: Texts) -> None:
   """Prints what drafts of another vocabulary can draft, and whether it pays."""
   for who, shares in overlaps(described, texts).items():
-    if not hosts.is_primary():
-      continue
-    print(f'{who}: {sentence(described[who].other, shares)}', file=sys.stderr)
+    hosts.tell(f'{who}: {sentence(described[who].other, shares)}')
     low = min(shares, key=lambda name: shares[name])
     if shares[low] < _USEFUL:
-      print(
+      hosts.tell(
         f'warning: {who} cannot draft {1 - shares[low]:.0%} of the tokens of '
         f'{low}: so many drafts are rejected; a draft with '
-        "the target's tokenizer would not have that bound",
-        file=sys.stderr,
+        "the target's tokenizer would not have that bound"
       )
 
 

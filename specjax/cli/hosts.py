@@ -153,6 +153,12 @@ def is_primary() -> bool:
   return jax.process_index() == 0
 
 
+def tell(text: str) -> None:
+  """Prints a line on stderr, in the process that prints."""
+  if is_primary():
+    print(text, file=sys.stderr)
+
+
 def primary_stdout() -> TextIO:
   """Returns where this process prints: nowhere, unless it is the primary."""
   return sys.stdout if is_primary() else open(os.devnull, 'w')

@@ -69,8 +69,8 @@ class _Missing(Exception):
   """There is no kernel here, and why."""
 
 
-def _cores() -> int:
-  """Cores that this process may use."""
+def cores() -> int:
+  """Returns the number of cores that this process may use."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
@@ -135,7 +135,7 @@ def _compile(compiler: list[str], path: pathlib.Path) -> None:
 def _register(path: pathlib.Path) -> None:
   """Tells JAX of a compiled kernel."""
   library = ctypes.CDLL(str(path))
-  library.use_helpers(min(_cores(), _MOST_CORES) - 1)
+  library.use_helpers(min(cores(), _MOST_CORES) - 1)
   for name in (_PRODUCT, _GROUPS, _HEADS, _NORMS, _ATTEND):
     capsule = jax.ffi.pycapsule(library[name.removeprefix('specjax_')])
     jax.ffi.register_ffi_target(name, capsule, platform='cpu')
@@ -200,7 +200,7 @@ def claim_cores() -> bool:
     Whether it is so: JAX computes on the CPU, and there is a kernel that uses
     all of its cores.
   """
-  if not _on_cpu() or _cores() > _MOST_CORES or not available():
+  if not _on_cpu() or cores() > _MOST_CORES or not available():
     return False
   if not _begun():
     os.environ.setdefault(_THREADS, '1')

@@ -50,11 +50,6 @@ def check(x: Certificate) -> None:
   need(1 < x.boost < np.inf, f'boost must be above 1, got {x.boost}')
 
 
-def _folder(x: Certificate) -> results.Folder:
-  place = x.results or results.default_folder(x)
-  return results.Folder(place, results.settings_of(x))
-
-
 def _finish(folder: results.Folder, page: str, last: dict) -> None:
   folder.write('summary.md', page)
   print(page)
@@ -63,7 +58,7 @@ def _finish(folder: results.Folder, page: str, last: dict) -> None:
 
 def certify(x: Certificate) -> dict:
   """Makes the rows that are not there yet; returns what they amount to."""
-  begin, folder = time.monotonic(), _folder(x)
+  begin, folder = time.monotonic(), results.folder_of(x)
   if not folder.rows or folder.rows[-1]['part'] != 'end':
     folder.clear()
     certificate.make(x, folder.add)
@@ -80,7 +75,7 @@ def try_one(x: Certificate) -> int:
   Returns:
     The exit status.
   """
-  begin, one, folder = time.monotonic(), trial.find(x), _folder(x)
+  begin, one, folder = time.monotonic(), trial.find(x), results.folder_of(x)
   folder.clear()
   with progress.phase(f'certifying {one.name}'):
     verdict = one.run(folder.add)

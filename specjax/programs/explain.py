@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from specjax import reports
 from specjax.bench import costs, measure, memory, results
 from specjax.bench.compiled import quote
 from specjax.bench.config import Compiled, Experiment, OnDevice
@@ -230,12 +229,7 @@ def report(
     asks: what to compile for another device, see `quote.prepare`.
   """
   rows = folder.rows
-  with progress.phase('report'):
-    text = explain_report.summary(rows)
-    folder.write('summary.md', text)
-    for draw in explain_report.figures(rows):
-      reports.save(draw, rows, folder.path)
-  print(text)
+  results.publish(folder)
   best = explain_report.best_of(rows)
   elsewhere = quote.beside(asks or {}, best or {})
   if elsewhere:

@@ -13,31 +13,14 @@ import contextlib
 import json
 import sys
 
-from specjax.bench import checks, sampling_stages, trace
+from specjax.bench import checks, trace
 from specjax.bench.config import Experiment
 from specjax.bench.load import load_experiment
 from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.cli import command, hosts, progress
 from specjax.errors import need
-from specjax.loop import generate
 from specjax.models import prefill
-
-
-def steps(built: Loaded, plan: Plan, ids: list[int], turn: int = 0):
-  """Decodes one step at a time; yields what `trace.steps` does."""
-  method = built.methods[0]
-  state = generate.start(
-    method.params,
-    [ids],
-    spec=method.spec,
-    new_tokens=plan.max_new_tokens,
-    key=generate.row_keys(plan.seed, [turn]),
-    values=sampling_stages.values(
-      plan.sampling, method.spec, 1, plan.temperatures[0]
-    ),
-  )
-  yield from trace.steps(method.params, state, spec=method.spec)
 
 
 def main(x: Experiment) -> None:
@@ -64,27 +47,29 @@ def show(plan: Plan) -> None:
   built = load_experiment(plan)
   chosen = next(iter(built.prompts.values()))
   said = plan.prompt or built.target.tokenizer.decode(chosen.texts[0])
-  made = [speak(built, plan, chosen.texts[0], said, colour)]
+  made = [speak(built, chosen.texts[0], said, colour)]
   for talk in chosen.talks:
     while found := talk.prompt([one['tokens'] for one in made]):
       said = f'\n{talk.says[len(made)]}\n'
-      made.append(speak(built, plan, found[0], said, colour, len(made)))
+      made.append(speak(built, found[0], said, colour, len(made)))
   if colour:
     print(trace.legend())
   print(json.dumps({'turns': made} if chosen.talks else made[0]))
 
 
 def speak(
-  built: Loaded, plan: Plan, prompt: list[int], said: str, colour, turn=0
+  built: Loaded, prompt: list[int], said: str, colour: bool, turn: int = 0
 ) -> dict:
   """Prints what is said, and the answer as it is made."""
-  new: list[int] = []
+  plan, new = built.plan, []
   # The text of an encoder-decoder does not continue its prompt.
   (begun,), sources = prefill.split(built.plain.target.config, [prompt])
   ids = list(begun)
   shown = len(built.target.tokenizer.decode(ids))
-  made = steps(built, plan, prompt, turn)
-  made = progress.until_first('compiling until the first token', made)
+  job = built.job([prompt], [turn], plan.temperatures[0])
+  made = progress.until_first(
+    'compiling until the first token', trace.steps(built.methods[0].way, job)
+  )
   print(said, end='' if sources is None else '\n')
   for step in made:
     last = step.counts

@@ -25,7 +25,6 @@ from specjax.cli import command, names, progress
 from specjax.cli.fields import lower
 from specjax.errors import need
 from specjax.prompts import Chosen
-from specjax.reports import parity as parity_report
 
 _AGAINST = names.Names('specjax.bench.comparisons.{}', 'plain')
 
@@ -183,9 +182,7 @@ def main(x: Parity) -> None:
     comparison = Comparison(*prepare(x))
     comparison.run()
   folder = comparison.folder
-  summary = parity_report.summary(folder.rows)
-  folder.write('summary.md', summary)
-  print(summary)
+  results.publish(folder)
   counts = 'compared', 'ties', 'bugs'
   total = {name: sum(r[name] for r in folder.rows) for name in counts}
   total['differences'] = total['ties'] + total['bugs']

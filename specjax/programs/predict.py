@@ -17,7 +17,6 @@ one for a device that is not there, as `specjax compiled` does.
 import dataclasses
 import itertools
 import json
-import sys
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from specjax.bench.plan import Plan, need_one_device, plan, whole_steps
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
 from specjax.bench.turns import live
-from specjax.cli import command, progress
+from specjax.cli import command, hosts, progress
 from specjax.cli.fields import lower
 from specjax.errors import need
 from specjax.reports import compiled as device_report
@@ -306,14 +305,11 @@ def main(x: OnDevice) -> None:
   asks = quote.prepare(x, planned)
   predictor = Predictor(planned)
   if predictor.folder.warning:
-    print(predictor.folder.warning, file=sys.stderr)
+    hosts.tell(predictor.folder.warning)
   predictor.run()
   folder = predictor.folder
-  with progress.phase('report'):
-    board = predict_report.Board(folder.rows)
-    text = predict_report.summary(folder.rows)
-  folder.write('summary.md', text)
-  print(text)
+  results.publish(folder)
+  board = predict_report.Board(folder.rows)
   row = board.best_row(asks)
   elsewhere = quote.beside(asks, row)
   if elsewhere:

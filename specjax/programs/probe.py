@@ -269,8 +269,7 @@ def main(x: Experiment) -> None:
   probe = Probe(prepare(x))
   probe.run()
   folder = probe.folder
-  folder.write('summary.md', probe_report.summary(folder.rows))
-  print(probe_report.summary(folder.rows))
+  results.publish(folder)
   verdicts = probe_report.verdicts(folder.rows)
   print(json.dumps({'results': str(folder.path), **verdicts}))
   if any(one != CONFIGURED for one in verdicts['best'].values()):

@@ -8,7 +8,6 @@ as they are made; the same command goes on where it was stopped.
 
 import json
 import resource
-import sys
 
 from specjax import prompts
 from specjax.bench import checks, results, samples
@@ -48,7 +47,7 @@ def announce(runner: Runner) -> None:
     sentence = prompts.describe(len(chosen.texts), chosen.facts())
     print(f'{domain}: {sentence}', flush=True)
   if runner.folder.warning:
-    print(runner.folder.warning, file=sys.stderr)
+    hosts.tell(runner.folder.warning)
   if runner.complete():
     path = runner.folder.path
     print(f'{path} is complete; --results measures elsewhere')
@@ -76,8 +75,8 @@ def probe(runner: Runner) -> None:
     )
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = {'reading': results.plain(found)}
-    if found and found['best'] != CONFIGURED and hosts.is_primary():
-      print(f'warning: {run_report.reading(name, found)}', file=sys.stderr)
+    if found and found['best'] != CONFIGURED:
+      hosts.tell(f'warning: {run_report.reading(name, found)}')
 
 
 def brief(row: dict | None) -> dict | None:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from specjax.reports.markdown import Table
 
 _HEAD = """\
 % Made by `python -m experiments.tables FOLDER --format=latex`. The preamble
@@ -21,16 +22,8 @@ _MARKED = re.compile(r'\*\*(.+?)\*\*|`(.+?)`')
 _NUMBER = re.compile(r'[-+]?\d[\d.,]*%?( \[.*\])?|-|')
 
 
-class Found(NamedTuple):
-  """A table of a markdown text; the title is the heading above it."""
-
-  title: str
-  head: list[str]
-  lines: list[list[str]]
-
-
-def find(text: str) -> Iterator[Found]:
-  """Finds the tables of a markdown text, in order."""
+def find(text: str) -> Iterator[Table]:
+  """Finds the tables of a markdown text; a title is the heading above one."""
   title, table = '', []
   for line in [*text.splitlines(), '']:
     if line.startswith('|'):
@@ -38,7 +31,7 @@ def find(text: str) -> Iterator[Found]:
       continue
     if table:
       head, _, *lines = table
-      yield Found(title, head, lines)
+      yield Table(title, '', head, lines)
       table = []
     if line.startswith('#'):
       title = line.lstrip('# ')
@@ -67,7 +60,7 @@ def _row(cells: list[str]) -> str:
   return f'{before}{text} \\\\'
 
 
-def table(found: Found) -> str:
+def table(found: Table) -> str:
   """One table; columns of numbers are set flush right."""
   columns = zip(*found.lines, strict=True)
   numbers = [all(map(_NUMBER.fullmatch, column)) for column in columns]

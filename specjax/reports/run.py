@@ -206,18 +206,11 @@ def by_turn(rows: list[dict]) -> list[Table]:
     if len(row.get('by_turn') or ()) > 1
     for turn in row['by_turn']
   ]
-
-  def number(name, title):
-    return title, lambda r: with_interval(r.get(name), r.get(f'{name}_ci'))
-
   shown: Columns = (
     *PLACE,
     *METHOD,
     ('turn', lambda row: str(row['turn'])),
-    ('texts', lambda row: str(row['texts'])),
-    number('speedup', 'speed-up'),
-    number('tau', 'tau'),
-    number('alpha', 'alpha'),
+    *columns('texts', 'speedup', 'tau', 'alpha'),
   )
   return [Table.of('Turn by turn', _TURNS, shown, lines)] if lines else []
 
@@ -302,8 +295,7 @@ def best(rows: list[dict]) -> dict | None:
 
 def doubts(rows: list[dict]) -> list[str]:
   """Says what a reader of times must know of them, in sentences."""
-  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
-  sentences = list(filter(None, [over_blocks(timed)]))
+  sentences = list(filter(None, [over_blocks(rows)]))
   impossible = sum(bool(r.get('impossible')) for r in rows)
   if impossible:
     sentences.append(
@@ -546,8 +538,7 @@ def headline_of(rows: list[dict]) -> Headline:
 
 def headline(rows: list[dict]) -> str:
   """Returns the verdict, the conditions, and the table of drafters."""
-  timed = [r for r in rows if r.get('timed') or r.get('speedup') is not None]
-  return blocks(headline_of(rows).markdown(), paragraph(over_blocks(timed)))
+  return blocks(headline_of(rows).markdown(), paragraph(over_blocks(rows)))
 
 
 def _text(rows: list[dict], shown: list[Group]) -> str:

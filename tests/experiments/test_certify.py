@@ -13,6 +13,7 @@ from specjax.certify.certificate import Cases
 from specjax.errors import UserError
 from specjax.programs import certify
 from specjax.reports import certify as report
+from specjax.stats import folders
 
 # Some twenty loops are compiled.
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ def rows(folder):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(certificate, 'CASES', FEW)
     certify.certify(settings(folder))
-  return results.existing(str(folder)).rows
+  return folders.existing(str(folder)).rows
 
 
 def part(rows, name):

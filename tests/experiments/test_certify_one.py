@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints, pair, verify
-from specjax.bench import results
 from specjax.bench.config import Certificate
 from specjax.certify import (
   cases,
@@ -21,6 +20,7 @@ from specjax.certify import (
 )
 from specjax.errors import UserError
 from specjax.programs import certify
+from specjax.stats import folders
 from specjax.types import Params
 from tests.support import rules_on_trial
 
@@ -120,7 +120,7 @@ def test_a_broken_law_that_leaves_the_output_right_has_a_remedy(
   found = said['counterexample']
   # A chance above 1 is taken for 1.
   assert (found['expected'] == found['obtained']) == (law == 7)
-  rows = results.existing(str(tmp_path / 'rows')).rows
+  rows = folders.existing(str(tmp_path / 'rows')).rows
   assert [r['law'] for r in rows if r.get('holds') is False] == [law]
   if kind == 'drafter':  # Else every planted bug breaks the law, too.
     assert any(r['part'] == 'planted' and r['caught'] for r in rows)
@@ -133,7 +133,7 @@ def test_what_is_right_is_acquitted(tmp_path, capsys, kind, name):
   assert said['counterexample'] is None
   planted = [
     row
-    for row in results.existing(str(tmp_path / 'rows')).rows
+    for row in folders.existing(str(tmp_path / 'rows')).rows
     if row['part'] == 'planted' and row['applies']
   ]
   assert planted

@@ -49,6 +49,11 @@ def test_rows_say_how_many_threads_xla_has(monkeypatch):
   for said, threads in (('', 3), ('1', 1), ('6', 6)):
     monkeypatch.setenv('NPROC', said)
     assert results.conditions()['xla_threads'] == threads
+  # A system that does not say which cores a process may use, as macOS.
+  monkeypatch.delenv('NPROC')
+  monkeypatch.delattr(os, 'sched_getaffinity')
+  monkeypatch.setattr(os, 'cpu_count', lambda: 5)
+  assert results.conditions()['xla_threads'] == 5
 
 
 _QUICK = quickstart.get_config()

@@ -28,7 +28,8 @@ def settings(folder, **changes):
 
 
 ROW = {
-  'drafter': 'ngram', 'verifier': 'token', 'lossless': True, 'drafted': 8,
+  'program': 'explain', 'drafter': 'ngram', 'verifier': 'token',
+  'lossless': True, 'drafted': 8,
   'histogram': [4, 0], 'domain': 'code', 'temperature': 0.0, 'batch': 1,
   'prompts': 8, 'alpha': 0.5, 'tau': 1.6, 'tau_ci': [1.5, 1.7], 'c': 0.1,
   'v': 1.1, 'predicted_speedup_ci': [1.2, 1.5], 'speedup_ci': [1.2, 1.4],
@@ -40,7 +41,10 @@ LOOPS = {
   'plain': [2e-3], 'whole': [2e-3], 'scored': [1e-3], 'judged': [6e-4],
   'committed': [5e-4], 'bare': [1e-4],
 }  # fmt: skip
-PHASES = {'gamma': 2, 'loops': dict.fromkeys(('plain', 'speculative'), LOOPS)}
+PHASES = {
+  'program': 'explain', 'gamma': 2,
+  'loops': dict.fromkeys(('plain', 'speculative'), LOOPS),
+}  # fmt: skip
 
 
 def test_a_report_of_what_the_folder_holds(tmp_path, capsys):

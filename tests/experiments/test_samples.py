@@ -63,8 +63,7 @@ def test_steps_make_the_text_that_is_measured(runner, texts):
   tree = runner.built.methods[0]
   job = runner.units('code', 8.0)[0]
   measured = measure.decode(tree.way, job, timed=False)
-  state = measure.start(tree.way, job)
-  steps = list(trace.steps(tree.params, state, spec=tree.spec))
+  steps = list(trace.steps(tree.way, job))
   tokens = [trace.tokens(step) for step in steps]
   assert [t.token for new in tokens for t in new] == measured.texts[0]
   counts = steps[-1].counts

@@ -8,6 +8,7 @@ import re
 
 from experiments import tables
 from specjax.reports import latex, run
+from specjax.reports.markdown import Table
 from tests.support import rows as made
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def test_every_value_of_a_row_is_in_the_csv():
 
 def test_latex_prints_every_character():
   cells = [r'50% of a_b & {c} #1 $2 ~ ^ \x', '[1, 2]', '<d|e>', '*']
-  text = latex.table(latex.Found('**bold** and `a_b`', cells, [cells[::-1]]))
+  text = latex.table(Table('**bold** and `a_b`', '', cells, [cells[::-1]]))
   assert r'\caption{\textbf{bold} and \texttt{a\_b}}' in text
   escaped = (
     r'50\% of a\_b \& \{c\} \#1 \$2 \textasciitilde{} '
@@ -46,7 +47,7 @@ def test_latex_prints_every_character():
 
 def test_columns_of_numbers_are_flush_right():
   lines = [['a', '1.2 [0.9, 1.3]', '-', '3%'], ['b', '0.5', '-1,000', 'x']]
-  text = latex.table(latex.Found('t', list('wxyz'), lines))
+  text = latex.table(Table('t', '', list('wxyz'), lines))
   assert r'\begin{tabular}{lrrl}' in text
 
 

@@ -326,7 +326,7 @@ def test_the_cores_are_left_to_it(monkeypatch, changes, count):
   monkeypatch.setattr(
     importlib.metadata, 'entry_points', lambda group: given['plugins']
   )
-  monkeypatch.setattr(native, '_cores', lambda: given['cores'])
+  monkeypatch.setattr(native, 'cores', lambda: given['cores'])
   monkeypatch.setattr(native, '_begun', lambda: False)
   monkeypatch.setattr(native, 'available', lambda: given['kernel'])
   config = types.SimpleNamespace(jax_platforms=given['platforms'])

@@ -70,11 +70,7 @@ def chips_in(device: str) -> int:
   """
   _, colon, given = device.partition(':')
   form = r'\d+' if is_gpu(device) else r'\d+x\d+(x\d+)?'
-  sizes = (
-    [int(size) for size in given.split('x')]
-    if (re.fullmatch(form, given))
-    else []
-  )
+  sizes = [*map(int, given.split('x'))] if re.fullmatch(form, given) else []
   need(
     not colon or (sizes and all(sizes)),
     f'device: {device} names no number of chips; write h100:4 for GPUs, and '

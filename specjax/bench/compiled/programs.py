@@ -94,10 +94,7 @@ class Shapes:
 
   def weights(self, model: Model) -> Any:
     """Shapes of a model's parameters."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    shapes = jax.tree.map(
-      lambda s: jax.ShapeDtypeStruct(s.shape, self.asked.dtype), shapes
-    )
+    shapes = memory.shapes_of(model, self.asked.dtype)
     if self.bits == FLOATS:
       return shapes
     tied = model.config.tied_embeddings
@@ -153,8 +150,7 @@ class Shapes:
         model, place, self.asked.batch, self.slots, 0, self.asked.dtype
       )
       if self.bits != FLOATS:
-        leaves = jax.tree.leaves(shapes)
-        return cache + sum(s.size * s.dtype.itemsize for s in leaves)
+        return cache + memory.size_of(shapes)
       where = transformer.shardings(config, place)
       return cache + sharding.bytes_per_device(shapes, where)
 
