@@ -110,7 +110,6 @@ class Automaton:
     # One more state, to which every end of a text leads.
     table = np.full((states + 1, self.next.shape[1] + 1), states, np.int32)
     table[:-1, :-1] = self.next
-    table[:-1, ends] = -1
     table[:-1, -1][(self.next[:, ends] < 0).all(1)] = -1
     steps = distance(table, states)[:-1]
     far = np.iinfo(np.int32).max

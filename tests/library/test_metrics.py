@@ -67,6 +67,12 @@ def test_acceptance_by_position():
   unconditional, conditional = metrics.by_position(counts)
   assert unconditional == [0.6, 0.4]
   assert conditional == [0.75, pytest.approx(2 / 3)]
+  # Where nothing was tried, there is no share.
+  none = counts._replace(tried=np.array([[4, 0]]), accepted=np.array([[3, 0]]))
+  unconditional, conditional = metrics.by_position(none)
+  assert unconditional == [0.6, 0]
+  assert conditional[0] == 0.75
+  assert np.isnan(conditional[1])
 
 
 # Three requests of drafts 3 deep: accepted tokens of their steps. Each text
