@@ -344,7 +344,7 @@ class Side:
 def run(x: Arrivals) -> None:
   """Makes the rows that are missing: saturated ones, then rate by rate."""
   planned = check(x)
-  folder = results.Folder(planned.results, planned.settings)
+  folder = results.open_folder(planned)
   built = load_experiment(planned).race()
   texts = study.texts(built)
   common = study.facts('arrivals', x, built, texts) | {

@@ -293,7 +293,7 @@ class Setting(NamedTuple):
 def run(x: Languages) -> None:
   """Makes the rows that are missing, one language after another."""
   planned, sampled = check(x)
-  folder = results.Folder(planned.results, planned.settings)
+  folder = results.open_folder(planned)
   built = load_experiment(planned).race()
   need(
     len(built.prompts) == 1,

@@ -414,7 +414,7 @@ def make_sides(x: ManyPrompts, plan: Plan, done: results.Folder) -> list[Side]:
 def run(x: ManyPrompts) -> None:
   """Makes the rows that are missing, one load after another."""
   whole = check(x)
-  folder = results.Folder(whole.results, whole.settings)
+  folder = results.open_folder(whole)
   for load in x.loads or ((x.batch, x.prompts.count),):
     here = x.at(*load)
     sides = make_sides(here, check(here), folder)

@@ -8,6 +8,8 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -32,7 +34,7 @@ def check_folder(plan: Plan) -> None:
   )
 
 
-def check_prompts(folder: Folder, texts: dict[str, list[list[int]]]) -> None:
+def check_prompts(folder: Folder, texts: Mapping[str, list[list[int]]]) -> None:
   """Refuses to go on with rows that were made on other prompts.
 
   Raises:
@@ -83,12 +85,14 @@ class Follower(Folder):
     pass
 
 
-def open_folder(plan: Plan, texts: dict[str, list[list[int]]]) -> Folder:
+def open_folder(
+  plan: Plan, texts: Mapping[str, list[list[int]]] = MappingProxyType({})
+) -> Folder:
   """Opens the folder of an experiment: process 0 writes, others follow.
 
   Args:
     plan: of the experiment.
-    texts: its prompts, by domain.
+    texts: its prompts by domain, where they are known.
 
   Raises:
     UserError: it holds other results, or rows of other prompts or commits.

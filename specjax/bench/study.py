@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax import prompts
+from specjax import checkpoints, prompts
 from specjax.bench import checks, results
 from specjax.bench.config import Experiment, Temperatures
 from specjax.bench.methods import Loaded
@@ -85,6 +85,7 @@ def facts(
     'config': x.name,
     'domain': ' and '.join(built.prompts),
     'target': built.target_name,
+    'target_revision': checkpoints.revision_of(built.plan.target),
     'dtype': built.target.dtype,
     **built.held,
     'batch': x.batch,

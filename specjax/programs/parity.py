@@ -84,8 +84,7 @@ class Comparison:
       self.pairs.append((method, mine, theirs))
     self.known: dict = {}
     self.conditions = results.conditions()
-    self.folder = results.Folder(plan.results, plan.settings)
-    results.check_prompts(self.folder, domains)
+    self.folder = results.open_folder(plan, domains)
     lines = [json.dumps({'prompt': p}) + '\n' for p in self.prompts]
     self.folder.write('prompts.jsonl', ''.join(lines))
 

@@ -1,15 +1,18 @@
 """Experiments on models that are named as on the Hub."""
 
+import functools
 import json
 
 import pytest
 
-from specjax.bench.config import Candidate, Checkpoint, Prompts
+from experiments import arrivals
+from specjax.bench import results
+from specjax.bench.config import Candidate, Checkpoint, Parity, Prompts
 from specjax.bench.load import load_experiment
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner
 from specjax.errors import UserError
-from specjax.programs import inspect
+from specjax.programs import inspect, parity
 from tests.support import hub, tiny
 
 ONE, TWO = hub.COMMITS
@@ -48,6 +51,24 @@ def test_rows_say_which_commits_were_run(folder, cache, tmp_path):
   settings = json.loads((tmp_path / 'rows/config.json').read_text())
   assert settings['target'] == {'path': 'owner/target'}
   assert settings['candidates']['draft']['path'] == 'owner/draft@v1'
+
+
+@pytest.mark.parametrize('program', ['arrivals', 'parity'])
+def test_rows_of_other_commits_stay_alone(program, folder, cache, tmp_path):
+  hub.store(cache, 'owner/target', folder / 'target')
+  x = experiment(folder, draft=str(folder / 'draft'), timed=False, quick=False)
+  x.results = str(tmp_path / 'rows')
+  x.temperatures = (0.0,)
+  if program == 'arrivals':
+    x = arrivals.Arrivals(**vars(x) | {'batch': 2, 'shortest': 2})
+    planned, begin = arrivals.check(x), functools.partial(arrivals.run, x)
+  else:
+    planned, other = parity.prepare(Parity(**vars(x)))
+    begin = functools.partial(parity.Comparison, planned, other)
+  old = results.Folder(planned.results, planned.settings)
+  old.add({'target': 'target', 'target_revision': TWO, 'drafter': 'draft'})
+  with pytest.raises(UserError, match=f'commit {TWO[:12]} of the target'):
+    begin()
 
 
 def test_commits_of_drafts_stand_in_their_order(folder, cache):
