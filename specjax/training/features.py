@@ -8,7 +8,6 @@ feature, where the text has a few bytes a token.
 """
 
 import hashlib
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,10 +18,10 @@ import numpy as np
 
 from specjax import checkpoints
 from specjax.checkpoints.files import CONFIG, read_json
-from specjax.errors import blame, need, writing
+from specjax.errors import blame
 from specjax.models import transformer
 from specjax.models.transformer import Model
-from specjax.training import data
+from specjax.training import data, folders
 from specjax.training.recipes import Heads
 
 KEPT = jnp.bfloat16
@@ -65,15 +64,8 @@ class Store:
         'config': read_json(checkpoints.locate(x.target) / CONFIG),
         'dtype': x.dtype,
       }
-    file = self.folder / 'features.json'
-    with writing('features', self.folder):
-      self.folder.mkdir(parents=True, exist_ok=True)
-      need(
-        not file.exists() or json.loads(file.read_text()) == of,
-        f'features: {self.folder} holds those of another target or dtype; name '
-        'another folder',
-      )
-      file.write_text(json.dumps(of) + '\n')
+    others = f'{self.folder} holds those of another target or dtype'
+    folders.hold('features', self.folder / 'features.json', of, others)
     used = sum(one.stat().st_size for one in self.folder.glob('*.npy'))
     self.left = x.features_gib * 2**30 - used
 

@@ -13,6 +13,35 @@ from specjax.training.data import TOKENS
 from specjax.training.recipes import Optimization
 
 
+def hold(field: str, file: pathlib.Path, facts: Any, others: str) -> None:
+  """Writes what a folder is for into a file of it, where there is none.
+
+  Args:
+    field: that names the folder.
+    file: in the folder, which is made.
+    facts: which JSON can say.
+    others: what is wrong where the file has other facts.
+
+  Raises:
+    UserError: the file has other facts, or is damaged.
+  """
+  facts = json.loads(json.dumps(facts))  # Tuples become lists.
+  with writing(field, file.parent):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+      part = file.with_suffix('.part')
+      part.write_text(json.dumps(facts, indent=2) + '\n')
+      part.replace(file)
+    text = file.read_text()
+  try:
+    found = json.loads(text)
+  except ValueError as error:
+    raise UserError(
+      f'{field}: {file} is damaged ({error}); name another folder'
+    ) from error
+  need(found == facts, f'{field}: {others}; name another folder')
+
+
 def claim(folder: pathlib.Path, recipe: Any) -> None:
   """Makes a folder that of a recipe.
 
@@ -20,16 +49,10 @@ def claim(folder: pathlib.Path, recipe: Any) -> None:
     UserError: it is that of another, whose checkpoints would be continued.
   """
   file = folder / 'recipe.json'
-  fields = json.loads(json.dumps(dataclasses.asdict(recipe)))
+  fields = dataclasses.asdict(recipe)
   del fields['folder'], fields['compilation_cache']  # They may be moved.
-  with writing('folder', folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    need(
-      not file.exists() or json.loads(file.read_text()) == fields,
-      f'folder: {folder} holds the training of another recipe ({file}); name '
-      'another folder, or remove it',
-    )
-    file.write_text(json.dumps(fields, indent=2) + '\n')
+  others = f'{folder} holds the training of another recipe ({file})'
+  hold('folder', file, fields, others)
 
 
 def claim_data(folder: pathlib.Path, made_for: dict[str, Any]) -> None:

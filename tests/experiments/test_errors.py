@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import json
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 from specjax.bench import results
 from specjax.cli import command
 from specjax.errors import UserError
-from specjax.training import data, generated
+from specjax.training import data, folders, generated
 from tests.support.processes import ROOT
 from tests.support.rows import row
 
@@ -146,3 +147,16 @@ def test_texts_of_other_settings_are_refused(tmp_path):
     generated._read_texts(file, (8, 33))
   with pytest.raises(UserError, match=r'data: .* cannot be used .* move the'):
     data.write_arrays('data', file / '000000.npy', np.zeros(1))
+
+
+def test_a_folder_is_for_one_thing(tmp_path):
+  file = tmp_path / 'new/recipe.json'
+  for _ in range(2):
+    folders.hold('folder', file, {'a': (1, 2)}, 'it has another a')
+  with pytest.raises(UserError, match=r'^folder: it has another a; name a'):
+    folders.hold('folder', file, {'a': (1, 3)}, 'it has another a')
+  assert json.loads(file.read_text()) == {'a': [1, 2]}
+  assert [*file.parent.iterdir()] == [file]
+  file.write_text('{')
+  with pytest.raises(UserError, match=r'^folder: .*recipe\.json is damaged'):
+    folders.hold('folder', file, {'a': (1, 2)}, 'it has another a')
