@@ -45,12 +45,12 @@ def read_text(file: pathlib.Path) -> str:
     ) from error
 
 
-def _replace(file: pathlib.Path, text: str) -> None:
-  """Writes a file as a whole or not at all."""
-  part = file.with_name(f'{file.name}.part')
-  with writing('results', part):
+def write_text(file: pathlib.Path, text: str, field: str = 'results') -> None:
+  """Writes a file as a whole or not at all; `field` names its folder."""
+  part = file.with_name(f'{file.name}.{os.getpid()}.part')
+  with writing(field, part):
     part.write_text(text)
-    part.rename(file)
+    part.replace(file)
 
 
 def mend(file: pathlib.Path) -> str:
@@ -58,7 +58,7 @@ def mend(file: pathlib.Path) -> str:
   text = read_text(file)
   whole = text[: text.rfind('\n') + 1]
   if whole != text:
-    _replace(file, whole)
+    write_text(file, whole)
   return whole
 
 
@@ -226,7 +226,7 @@ class Folder:
     if not config.exists():
       with writing('results', path):
         self.path.mkdir(parents=True, exist_ok=True)
-      _replace(config, json.dumps(settings, indent=2, sort_keys=True) + '\n')
+      write_text(config, json.dumps(settings, indent=2, sort_keys=True) + '\n')
     if file.exists():
       mend(file)
     self.rows, self.warning = read_rows(file)
@@ -249,7 +249,7 @@ class Folder:
     self.rows.append(row)
 
   def write(self, name: str, text: str) -> None:
-    _replace(self.path / name, text)
+    write_text(self.path / name, text)
 
 
 def existing(path: str) -> Folder:

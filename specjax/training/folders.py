@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from specjax.errors import UserError, need, writing
+from specjax.stats.folders import write_text
 from specjax.training.data import TOKENS
 from specjax.training.recipes import Optimization
 
@@ -29,9 +30,7 @@ def hold(field: str, file: pathlib.Path, facts: Any, others: str) -> None:
   with writing(field, file.parent):
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
-      part = file.with_suffix('.part')
-      part.write_text(json.dumps(facts, indent=2) + '\n')
-      part.replace(file)
+      write_text(file, json.dumps(facts, indent=2) + '\n', field)
     text = file.read_text()
   try:
     found = json.loads(text)

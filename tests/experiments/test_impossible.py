@@ -127,6 +127,15 @@ def test_a_draft_that_takes_no_time_or_less():
   assert found.startswith('c is -0.250, below 0')
 
 
+def test_a_draft_that_saved_time_in_one_turn_is_noise():
+  """A difference may have either sign, however many of its turns have one."""
+  row = timed(c=-0.1)
+  saved = np.array([0.2, 0.2, 0.3, 0.2, 0.1, 0.2, 3])
+  scored = np.array(row['seconds_per_step']['scored'])
+  row['seconds_per_step']['whole'] = (scored - saved).tolist()
+  assert sanity_checks.find(row) == []
+
+
 def test_a_batch_steps_as_often_as_its_slowest_row():
   """Per token it looks impossible: plain decoding waits for one long text.
 
