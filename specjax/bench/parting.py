@@ -82,14 +82,19 @@ def read_source(way: Scoring, sources, batch: int) -> Source | None:
 
 
 def _row_arrays(value, shape) -> Iterator[tuple[str, Any]]:
-  """Yields arrays [B, T, ...] that a module returned, and what names end in."""
+  """Yields arrays [B, T, ...] that a module returned, and what names end in.
+
+  A pass may have rows of zeros behind those of T tokens, see
+  `devices.DeviceForm`.
+  """
   parts = value if type(value) is tuple else (value,)
   for x in parts:
+    batch, rows = (*getattr(x, 'shape', ()), 0, 0)[:2]
     if hasattr(x, 'k'):  # A block of keys and values, of T slots.
       yield '/keys', jnp.moveaxis(x.k, 3, 1)
       yield '/keys', jnp.moveaxis(x.v, 2, 1)
-    elif getattr(x, 'shape', ())[:2] == shape:
-      yield '', x
+    elif batch == shape[0] and rows >= shape[1]:
+      yield '', x[:, : shape[1]]
 
 
 def _listener(notes: Rows, shape) -> Callable[..., Any]:

@@ -205,6 +205,8 @@ def _write_all(cache, flight, begin, axis):
 
 def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
   """The array with zeros behind it, so that an axis has a size."""
+  if rows.shape[axis] == size:
+    return rows
   missing = [(0, 0)] * rows.ndim
   missing[axis] = (0, size - rows.shape[axis])
   return jnp.pad(rows, missing)
@@ -310,22 +312,40 @@ def rows_of(block: Any) -> int:
   return one.keys.shape[1] if isinstance(one, RecurrentRows) else one.v.shape[2]
 
 
-def put(block: KV, rows: KV, at) -> KV:
-  """A block in flight of N slots with T rows from `at` on.
+def put(block: KV | None, rows: KV, at, count: int) -> KV:
+  """A block in flight of N slots with the rows of T tokens from `at` on.
 
   A single row is chosen slot by slot: where a slice is updated, a CPU copies
   the block three times, since the attention that reads it makes an update of
-  its own.
+  its own. A pass of more rows than tokens, see `devices.DeviceForm`, has them
+  put by a product with ones and zeros.
+
+  Args:
+    block: None: these tokens are all of it.
+    rows: keys and values of the pass, those of tokens first.
+    at: place [] of the first token, 0 without a block.
+    count: T.
   """
 
   def one(block, rows, axis):
-    rows = rows.astype(block.dtype)
-    if rows.shape[axis] > 1:
+    slots = jnp.arange(count if block is None else block.shape[axis])
+    here = (slots >= at) & (slots < at + count)
+    if block is not None:
+      rows = rows.astype(block.dtype)
+    if rows.shape[axis] > count:
+      token = jnp.where(here, slots - at, -1)
+      ones = jnp.arange(rows.shape[axis])[:, None] == token
+      places = 'bgdt,tn->bgdn' if axis == 3 else 'bgtd,tn->bgnd'
+      ones = ones.astype(rows.dtype)
+      rows = jnp.einsum(places, rows, ones, precision='highest')
+    elif block is not None and count > 1:
       return jax.lax.dynamic_update_slice_in_dim(block, rows, at, axis)
-    here = jnp.arange(block.shape[axis]) == at
+    if block is None:
+      return rows
     return jnp.where(here if axis == 3 else here[:, None], rows, block)
 
-  return KV(one(block.k, rows.k, 3), one(block.v, rows.v, 2))
+  k, v = (None, None) if block is None else (block.k, block.v)
+  return KV(one(k, rows.k, 3), one(v, rows.v, 2))
 
 
 def commit(

@@ -62,7 +62,9 @@ class DeviceForm:
 
   Attributes:
     rows: fewest rows of a product. A TPU multiplies fewer rows on its vector
-      unit, and reads the weights several times as slowly.
+      unit, and reads the weights several times as slowly. Where it is more than
+      one, a pass has as many rows in all layers, and products with zeros and
+      ones move its numbers: one kernel, where slices and copies are several.
     attention: how a cache is read.
     order: (name of a linear map, shape of its weight) -> the order of its axes
       in memory; None: as declared.

@@ -141,7 +141,7 @@ class Layer(nn.Module):
           y = Norm(c, name='post1')(y)
         y = _scaled(c.residual_scale, y)
       elif new is None:  # A block without heads.
-        none = jnp.zeros((*x.shape[:2], 0, c.head_dim), x.dtype)
+        none = jnp.zeros((*positions.shape, 0, c.head_dim), x.dtype)
         new = caches.block_of_rows(none, none)
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
@@ -218,8 +218,13 @@ class Layer(nn.Module):
     else:
       if c.turns(self.index):
         turn = self._rotation()
-        q = rotary.rotate(q, positions, *turn)
-        k = rotary.rotate(k, positions, *turn)
+        if c.device.rows > 1:  # Both by one product.
+          both = jnp.concatenate([q, k], -2)
+          both = rotary.rotate(both, positions, *turn, by_product=True)
+          q, k = jnp.split(both, (c.group,), -2)
+        else:
+          q = rotary.rotate(q, positions, *turn)
+          k = rotary.rotate(k, positions, *turn)
       if c.qk_norm_last:
         q, k = self._norm_heads(q, k)
       q = scale_queries(c, q)
@@ -247,6 +252,9 @@ class Layer(nn.Module):
   def _attention(self, x, positions, cache, length, mask, flight, at, bias):
     c = self.config
     b, t = x.shape[:2]
+    count = positions.shape[1]
+    if t > count:  # Rows of zeros, see `devices.DeviceForm`.
+      positions, mask = (caches.pad(y, 1, t) for y in (positions, mask))
     up = gate = None
     first, last = c.attention_scales or (None, None)
     x = _scaled(first, x)
@@ -261,8 +269,8 @@ class Layer(nn.Module):
       q = grow_queries(c, scale_queries(c, q), positions)
     if new is None:  # The block has the rows of these tokens already.
       new = flight
-    elif flight is not None:
-      new = caches.put(flight, new, at)
+    elif flight is not None or t > count:
+      new = caches.put(flight, new, at, count)
     sink = None
     if c.sink_logits:
       shape, axes = (c.num_kv_heads, c.group), ('kv_heads', None)

@@ -37,7 +37,7 @@ def turns(positions, frequency, amplitude=1.0):
   return (sin, cos) if amplitude == 1 else (sin * amplitude, cos * amplitude)
 
 
-def rotate(x, positions, frequency, amplitude=1.0):
+def rotate(x, positions, frequency, amplitude=1.0, by_product=False):
   """Rotary positions (Su et al., arXiv:2104.09864), halves as in Llama.
 
   Args:
@@ -45,6 +45,8 @@ def rotate(x, positions, frequency, amplitude=1.0):
     positions: [B, T].
     frequency: [F] radians per token.
     amplitude: of sine and cosine.
+    by_product: exchange the halves by a product with ones and zeros, which
+      gives the same numbers; see `devices.DeviceForm`.
   """
   half = len(frequency)
   dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -53,6 +55,14 @@ def rotate(x, positions, frequency, amplitude=1.0):
     turn.reshape(shape)
     for turn in turns(positions.astype(dtype), frequency, amplitude)
   )
+  if by_product:
+    rest = x.shape[-1] - 2 * half
+    swap = np.pad(np.roll(np.eye(2 * half), half, 1), (0, rest))
+    swapped = jnp.matmul(x, swap.astype(x.dtype), precision='highest')
+    unturned = jnp.ones((*shape[:-1], rest), dtype)
+    cos = jnp.concatenate([cos, cos, unturned], -1)
+    sin = jnp.concatenate([-sin, sin, 0 * unturned], -1)
+    return (x * cos + swapped * sin).astype(x.dtype)
   a, b, rest = jnp.split(x, (half, 2 * half), -1)
   a, b = a.astype(dtype), b.astype(dtype)
   turned = [a * cos - b * sin, b * cos + a * sin]

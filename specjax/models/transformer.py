@@ -150,6 +150,14 @@ class Transformer(nn.Module):
       curve = self.relative()
       bias = Bias(curve, look_up(curve, distance(mask)))
     inputs = None if c.layer_inputs is None else self.inputs(tokens, x)
+    count = x.shape[1]
+    if c.experts is None and c.recurrent is None:
+      # Once for all layers. A row of zeros would have experts of its own.
+      x = pad_rows(x, c.device.rows)
+    if bias is not None:
+      bias = bias._replace(block=caches.pad(bias.block, 2, x.shape[1]))
+    if inputs is not None:
+      inputs = caches.pad(inputs, 1, x.shape[1])
     new, tapped = [], []
     for i, layer in enumerate(self.layers):
       source = c.source(i)
@@ -169,7 +177,8 @@ class Transformer(nn.Module):
         kv = jax.tree.map(lambda z: z[:, :0], kv)
       new.append(kv)
       if i in taps:
-        tapped.append(x)
+        tapped.append(x[:, :count])
+    x = x[:, :count]
     shape = (*x.shape[:2], 0, x.shape[2])
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
     return Output(self.norm(x), tapped, tuple(new))

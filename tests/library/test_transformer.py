@@ -266,10 +266,12 @@ def test_hidden_states_are_the_last_features_after_one_more_norm():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('platform', ['cpu', 'tpu'])
 @pytest.mark.parametrize('name', MODELS)
-def test_the_check_of_other_code_finds_nothing(name):
+def test_the_check_of_other_code_finds_nothing(name, platform):
   """Trees, ragged texts, slots beyond them, and blocks fed token by token."""
-  check_model(MODELS[name], weights(MODELS[name]))
+  form = devices.FORMS[platform]
+  check_model(variants.for_device(MODELS[name], form), weights(MODELS[name]))
 
 
 def test_rotary_positions_are_relative():
@@ -293,6 +295,22 @@ def test_rotary_positions_are_relative():
   expected = np.zeros(8)
   expected[[0, 4]] = np.cos(1), np.sin(1)
   np.testing.assert_allclose(one[0, 0, 0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
+@pytest.mark.parametrize('turned', [4, 8])
+def test_halves_exchanged_by_a_product_are_turned_alike(dtype, turned):
+  """To the bit, also where some entries are not turned."""
+  x = np.random.default_rng(0).normal(size=(2, 3, 2, 8))
+  x = jnp.asarray(x, dtype)
+  place, turn = np.arange(6).reshape(2, 3), rotary.frequencies(1e4, turned)
+  plain, by_product = (
+    rotary.rotate(x, place, turn, 1.5, by_product=given)
+    for given in (False, True)
+  )
+  assert plain.dtype == by_product.dtype == x.dtype
+  np.testing.assert_array_equal(plain, by_product)
+  assert (plain != x).any()
 
 
 def test_a_query_that_sees_nothing_gets_zero():
@@ -327,8 +345,8 @@ def test_positions_beyond_the_last_give_numbers():
   ),
 )
 def test_the_form_of_a_tpu_changes_no_logits(name):
-  params, tokens = weights(MODELS[name]), words(3, 128)
-  length = np.array([1, 2, 60])
+  params, tokens = weights(MODELS[name]), words(2, 128)
+  length = np.array([2, 60])
   changed = variants.for_device(MODELS[name], devices.FORMS['tpu'])
   pieces = [
     in_pieces(model, params, tokens, length)[0]

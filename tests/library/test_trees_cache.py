@@ -115,14 +115,20 @@ def test_a_path_beyond_the_block_leaves_numbers(rows):
     np.testing.assert_array_equal(new[:, :, 0], block[:, :, 1])
 
 
-@pytest.mark.parametrize('rows', [1, 2])
-def test_rows_are_put_into_a_block_and_nowhere_else(rows):
+@pytest.mark.parametrize(('count', 'rows'), [(1, 1), (2, 2), (1, 4), (2, 5)])
+def test_rows_are_put_into_a_block_and_nowhere_else(count, rows):
+  """Those of tokens: a pass may have more."""
   block, new = numbered(3, 8, 1000), numbered(3, rows, 5000)
-  put = jax.jit(cache.put)(block, new, 5)
-  for found, old, fresh in zip(*map(by_slot, (put, block, new)), strict=True):
+  put = jax.jit(cache.put, static_argnums=3)
+  made = put(block, new, 5, count)
+  for found, old, fresh in zip(*map(by_slot, (made, block, new)), strict=True):
     expected = np.array(old)
-    expected[:, :, 5 : 5 + rows] = fresh
+    expected[:, :, 5 : 5 + count] = fresh[:, :, :count]
     np.testing.assert_array_equal(found, expected)
+  for found, fresh in zip(
+    *map(by_slot, (put(None, new, 0, count), new)), strict=True
+  ):
+    np.testing.assert_array_equal(found, fresh[:, :, :count])
 
 
 def test_commit_keeps_the_dtype_of_the_cache():

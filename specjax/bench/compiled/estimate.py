@@ -212,7 +212,9 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
   chip = devices.chip_of(x.device)
   program = programs.lower(shapes, name)
   with tempfile.TemporaryDirectory() as folder:
-    options = {'xla_dump_to': folder} if devices.is_gpu(x.device) else None
+    options = {'xla_dump_to': folder} if devices.is_gpu(x.device) else {}
+    if chip.vmem:
+      options['xla_tpu_scoped_vmem_limit_kib'] = str(chip.vmem)
     try:
       made = program.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
