@@ -25,20 +25,15 @@ def as_declared(name: str, shape: tuple[int, ...]) -> Order | None:
   return None
 
 
-def narrow(name: str, shape: tuple[int, ...]) -> Order | None:
-  """Returns the order in which a GPU reads a weight of a layer."""
-  return (1, 2, 3, 0) if name == 'qkv' and shape[-1] % _TILE else None
-
-
 def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
   """Returns the order in which a TPU reads a weight of a layer."""
   if name == 'unembedding':  # A part of it may have another by itself.
     return 0, 1
   if name == 'up' and len(shape) == 3:
     return 1, 0, 2
-  if name == 'qkv' and shape[-1] % _TILE == 0:
-    return 1, 2, 0, 3
-  return narrow(name, shape)
+  if name == 'qkv':
+    return (1, 2, 3, 0) if shape[-1] % _TILE else (1, 2, 0, 3)
+  return None
 
 
 def as_cached(width: int) -> tuple[Order, Order] | None:
@@ -62,20 +57,22 @@ class DeviceForm:
 
   Attributes:
     rows: fewest rows of a product. A TPU multiplies fewer rows on its vector
-      unit, and reads the weights several times as slowly. Where it is more than
-      one, a pass has as many rows in all layers, and products with zeros and
-      ones move its numbers: one kernel, where slices and copies are several.
+      unit, and reads the weights several times as slowly. For one row XLA may
+      write the weights times the row to a GPU's memory, and sum them up then.
     attention: how a cache is read.
     order: (name of a linear map, shape of its weight) -> the order of its axes
       in memory; None: as declared.
     cache: (width of a head) -> the orders of a cache's keys and values; None:
       as declared.
+    by_products: a pass has `rows` in all layers, and products with zeros and
+      ones move its numbers: one kernel, where slices and copies are several.
   """
 
   rows: int = 1
   attention: CacheAttention = cache_attention.blocked
   order: Callable[[str, tuple[int, ...]], Order | None] = as_declared
   cache: Callable[[int], tuple[Order, Order] | None] = as_cached
+  by_products: bool = False
 
 
 CPU = DeviceForm()
@@ -84,8 +81,8 @@ CPU = DeviceForm()
 # there takes its form from here, too: the host's platform is another one.
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
-  'gpu': DeviceForm(attention=cache_attention.few(32768), order=narrow),
-  'tpu': DeviceForm(8, cache_attention.few(8192), by_outputs, by_slots),
+  'gpu': DeviceForm(2, cache_attention.few(32768)),
+  'tpu': DeviceForm(8, cache_attention.few(8192), by_outputs, by_slots, True),
 }
 
 

@@ -218,7 +218,7 @@ class Layer(nn.Module):
     else:
       if c.turns(self.index):
         turn = self._rotation()
-        if c.device.rows > 1:  # Both by one product.
+        if c.device.by_products:  # Both by one product.
           both = jnp.concatenate([q, k], -2)
           both = rotary.rotate(both, positions, *turn, by_product=True)
           q, k = jnp.split(both, (c.group,), -2)
