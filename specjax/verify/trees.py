@@ -130,7 +130,7 @@ def _transport(draft: Draft, scores: Scores):
   nodes = draft.tokens.shape[0]
   place = jnp.arange(nodes)
   exists = place < draft.size
-  first = trees.child(draft.parents, (trees.rank(draft.parents) == 0) & exists)
+  first = trees.child(draft.parents, trees.rank(draft.parents) == 0)
   q = drafted_probs(draft, p.shape[-1], p.dtype)[jnp.minimum(first, nodes - 1)]
   below = draft.parents == jnp.arange(nodes + 1)[:, None]
   k = (below & exists).sum(-1).astype(p.dtype)
