@@ -30,6 +30,18 @@ def test_it_accepts_nearly_as_much_as_any_rule_could(near, float64):
     assert accepted >= papers_in_numpy.k_seq(p, q, 2) - 0.002
 
 
+def test_a_selection_by_hand():
+  """Token 0 goes first, and 1 gives way to 2 every second time.
+
+  So 0 is selected with 1 - 1/4, and 1 with 1/16 and half of 2/16.
+  """
+  p, q = np.array([0.75, 0.125, 0.125]), np.array([0.5, 0.25, 0.25])
+  found = jax.jit(select)(p, q)
+  np.testing.assert_allclose(found.law, p, rtol=1e-6)
+  assert found.gives.tolist() == [0, 0.5, 0]
+  assert not found.takes.any()
+
+
 @pytest.mark.parametrize('near', [0.0, 0.6])
 def test_its_law_is_that_of_the_selected_token(near, float64):
   p, q = distributions(3, 8, near)

@@ -101,6 +101,11 @@ def test_what_is_left_after_some_siblings():
     draft = PAIR._replace(size=jnp.array(size))
     found = rest(verify.recursive, draft, scores, jnp.array(1))
     np.testing.assert_allclose(found, left, atol=1e-7)
+  # A draft may be one node.
+  one = draft_of([0], [0], 1, [[1.0, 0, 0]])
+  for rule in verify.recursive, verify.naive, verify.traversal:
+    found = rest(rule, one, scores_of(ROOT, ROOT), jnp.array(0))
+    np.testing.assert_allclose(found, [0, 0.25, 0.75], atol=1e-7)
 
 
 def test_the_candidates_that_exist_decide_over_k():
