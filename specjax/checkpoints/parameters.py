@@ -357,6 +357,11 @@ def read_low_bits(
   return jax.tree.map(lambda x: jax.device_put(x, may_alias=True), made)
 
 
+def _is_tied(sources: Mapping[str, Tensors]) -> bool:
+  """Returns whether the embedding is the output layer as well."""
+  return 'embedding' in sources and 'unembedding' not in sources
+
+
 def read_parameters(
   sources: Mapping[str, Tensors],
   shapes: Mapping[str, Any],
@@ -379,7 +384,7 @@ def read_parameters(
     CheckpointError: a tensor has another shape, or is quantised.
   """
   check_tensors(sources, shapes, tensors)
-  tied = 'embedding' in sources and 'unembedding' not in sources
+  tied = _is_tied(sources)
 
   def one(key, source):
     shape, few = shapes[key].shape, _few_bits(source, tensors, key, form, tied)
@@ -432,7 +437,7 @@ def shape_parameters(
   form: WeightForm,
 ) -> dict[str, Any]:
   """Returns the shapes of the parameters that `read_parameters` reads."""
-  tied = 'embedding' in sources and 'unembedding' not in sources
+  tied = _is_tied(sources)
 
   def one(key, source):
     shape, few = shapes[key].shape, _few_bits(source, tensors, key, form, tied)

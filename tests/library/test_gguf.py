@@ -20,13 +20,15 @@ import specjax
 from specjax import checkpoints
 from specjax.checkpoints import (
   CheckpointError,
+  from_tree,
   gguf_blocks,
   gguf_files,
   kept_weights,
   parameters,
 )
 from specjax.checkpoints.families import FAMILIES, conversion
-from specjax.checkpoints.families.table import WAYS, Tensors, TensorSplit
+from specjax.checkpoints.families.table import KEEP, WAYS, Tensors, TensorSplit
+from specjax.checkpoints.files import Tensor
 from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import lm
 from specjax.models import linear, low_bits, transformer
@@ -379,6 +381,20 @@ def test_a_table_is_in_blocks_where_its_rows_come_out_even(rows):
   assert shapes == jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), made
   )
+
+
+@pytest.mark.parametrize('untied', [(), ('unembedding',)])
+def test_a_table_is_rounded_where_it_is_the_output_layer(untied):
+  keys = 'embedding', *untied
+  file = from_tree._Memory(dict.fromkeys(keys, np.ones((64, 64), np.float32)))
+  tensors = {key: Tensor(file, None, key, (64, 64), 'F32') for key in keys}
+  sources = {key: Tensors(KEEP, (key,)) for key in keys}
+  shapes = {key: jax.ShapeDtypeStruct((64, 64), np.float32) for key in keys}
+  given = sources, shapes, tensors, np.dtype(np.float32)
+  made = parameters.read_parameters(*given, form=WeightForm('int8'))
+  assert linear.is_weight(made['embedding']) != bool(untied)
+  described = parameters.shape_parameters(*given, WeightForm('int8'))
+  assert jax.tree.structure(made) == jax.tree.structure(described)
 
 
 def mixed(name):
