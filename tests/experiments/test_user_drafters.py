@@ -41,3 +41,15 @@ def test_numbers_of_a_draft(changes, message):
   changes = {'tokens': jnp.array([[7, 8, 9]])} | changes
   with pytest.raises(scoring.DraftError, match=message):
     scoring.check_numbers(drafter, draft(**changes), 10)
+
+
+def test_integers_of_any_width_become_those_of_the_loop():
+  narrow = draft()._replace(
+    **{x: getattr(draft(), x).astype(jnp.int8) for x in Draft._fields[:3]}
+  )
+  drafter = types.SimpleNamespace(
+    nodes=3, depth=2, propose=lambda *_: (narrow, None)
+  )
+  ctx = types.SimpleNamespace(length=jnp.ones(1, jnp.int32))
+  found, _ = scoring.propose(drafter, None, None, ctx, None)
+  assert [x.dtype for x in found[:3]] == [jnp.int32] * 3

@@ -298,6 +298,7 @@ def test_a_drafter_is_told_the_text_as_it_is_behind_each_step():
   [
     lambda draft, memory: draft,
     lambda draft, memory: (draft, memory, memory),
+    lambda draft, memory: [draft, memory],
     lambda draft, memory: (memory, draft),
   ],
 )
