@@ -201,12 +201,46 @@ def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
   policy = Goodput(LOADED, LENGTHS)
   policy.warm_up(params(), state, spec=SPEC)
   made = policy.table
+  # Of 256 slots ten steps of five tokens are left free.
+  assert made.reach == (51, 103, 206)
   places = len(made.reach)
   assert made.seconds == {
     n: pytest.approx((1.0 + n,) * places) for n in LENGTHS
   }
   assert made.begin == pytest.approx((0.5,) * places)
   assert made.reading == pytest.approx((7.0,) * places)
+
+
+def test_programs_of_a_length_are_made_once_for_a_spec_and_weights():
+  policy, weights = Goodput(LOADED), params()
+  assert policy.lengths == (0, 1, 2, 4, 8)
+  way = policy._way(weights, SPEC, 2)
+  assert way[0] is weights
+  assert way[1] == dataclasses.replace(SPEC, drafter=LOADED.make(2))
+  assert policy._way(weights, SPEC, 2) is way
+  other = dataclasses.replace(SPEC, eos=(9,))
+  assert policy._way(weights, other, 2)[1].eos == (9,)
+  assert policy._way(params(), other, 2)[0] is not weights
+
+
+@pytest.mark.parametrize(
+  ('live', 'steps'), [(0, 16), (1, 16), (2, 8), (3, 6), (16, 1), (17, 1)]
+)
+def test_a_try_asks_for_sixteen_verdicts(live, steps, monkeypatch):
+  policy = Goodput(LOADED, LENGTHS, table=FREE)
+  taken = []
+
+  def take(params, state, end, spec, length):
+    taken.append(int(end.steps))
+    return state, None
+
+  monkeypatch.setattr(policy, '_steps', take)
+  policy._trial, policy._planned = True, 4
+  state = types.SimpleNamespace(
+    length=np.full(17, 9), done=np.arange(17) >= live
+  )
+  policy.advance(params(), state, 50, spec=SPEC)
+  assert taken == [steps]
 
 
 def test_a_phase_in_which_no_draft_was_accepted_ends():
