@@ -20,14 +20,15 @@ from specjax import sampling, trees, verify
 from specjax.drafters import lm
 from specjax.loop import generate
 from specjax.models import table
+from specjax.requests import request_sampling
 from specjax.types import Params, Spec
 from tests.support import models, papers_in_numpy, processors
 
 NEUTRAL = {
-  'top_k': 0, 'top_p': 1.0, 'min_p': 0.0, 'logit_bias': {},
-  'repetition_penalty': 1.0, 'presence_penalty': 0.0, 'frequency_penalty': 0.0,
-  'forbidden': (), 'min_new_tokens': 0,
-}  # fmt: skip
+  name: value
+  for name, value in request_sampling.NEUTRAL.items()
+  if name not in ('temperature', 'constraint')
+}
 WARPS = ('top_k', 'top_p', 'min_p')
 
 
