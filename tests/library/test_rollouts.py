@@ -145,12 +145,27 @@ def test_weights_of_other_updates_compile_nothing(caplog):
   assert np.abs(old.raw_logprobs - last.raw_logprobs).max() > 0.01
 
 
-def test_seeds_are_the_same_keys_whatever_generator_jax_is_set_to():
-  with jax.default_prng_impl('rbg'):
-    words = jax.random.key_data(rollouts._root((0, 7)))
-  np.testing.assert_array_equal(
-    words, jax.random.key_data(rollouts._root((0, 7)))
+def test_seeds_are_the_same_keys_whatever_generator_jax_is_set_to(monkeypatch):
+  keys = []
+  monkeypatch.setattr(
+    pool.Pool, 'submit', lambda self, request: keys.append(request.key)
   )
+  monkeypatch.setattr(Rollouts, '_batch', lambda *_: None)
+  for generator in 'rbg', 'threefry2x32':
+    with jax.default_prng_impl(generator):
+      made()(PROMPTS, (0, 7))
+  assert {str(jax.random.key_impl(key)) for key in keys} == {'threefry2x32'}
+  words = np.array([jax.random.key_data(key) for key in keys])
+  assert len(words) == 2 * 3 * len(PROMPTS)
+  np.testing.assert_array_equal(*words.reshape(2, -1))
+
+
+def test_a_rollout_by_default():
+  target, draft = pair()
+  rolled = Rollouts(target, draft, longest_prompt=9)
+  assert (rolled.samples, rolled.new_tokens, rolled.width) == (8, 64, 73)
+  given = rolled._pool.keywords
+  assert (given['rows'], given['spec'].drafter.depth) == (16, 4)
 
 
 def test_windows_are_whole_texts_with_what_was_drawn_of_them():
