@@ -115,6 +115,8 @@ def test_states_and_classes_are_few():
   end = automaton.follow([0, 4])
   assert np.flatnonzero(automaton.allowed(end)).tolist() == [4]
   assert automaton.follow([0, 4, 4]) == end
+  # Behind a and b the end must come, and behind it nothing is left to decide.
+  assert automaton.only.tolist() == [-1, -1, 4, -1]
   equal = compiling.from_regex('it', 'a[ab]*|b[ab]*', SMALL)
   assert len(equal.next) == 3
 
@@ -492,6 +494,8 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     ({'$ref': '#/$defs/a/-1', '$defs': {'a': [{'type': 'null'}]}}, '$.$ref'),
     ({'type': ['integer', 'junk'], 'enum': [1]}, '$.type'),
     ({'type': 'string', 'maxLength': 10**30}, '$.maxLength'),
+    ({'type': 'integer', 'minimum': 10**18}, '$.minimum'),
+    ({'type': 'integer', 'maximum': -(10**18)}, '$.maximum'),
   ],
 )
 def test_a_schema_is_refused_with_its_field(schema, path):
@@ -499,6 +503,18 @@ def test_a_schema_is_refused_with_its_field(schema, path):
     schemas.to_regex(schema)
   assert str(refused.value).startswith('JSON schema, ')
   assert '\n' not in str(refused.value)
+
+
+def test_the_largest_schemas_that_are_taken(monkeypatch):
+  _, pattern = schemas.to_regex({'type': 'integer', 'minimum': 10**18 - 1})
+  assert re.fullmatch(pattern, '9' * 18)
+  assert not re.fullmatch(pattern, '9' * 17 + '8')
+  _, pattern = schemas.to_regex({'type': 'boolean'})
+  monkeypatch.setattr(schemas, '_LONGEST', len(pattern))
+  schemas.to_regex({'type': 'boolean'})
+  monkeypatch.setattr(schemas, '_LONGEST', len(pattern) - 1)
+  with pytest.raises(ValueError, match='too large'):
+    schemas.to_regex({'type': 'boolean'})
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,8 @@ def can_end(automaton, count):
     (chain_of([1], [(1, 3)]), 30, 31),
     (chain_of([1, 2], [(1, 3)]), 2, 3),
     (chain_of([1, 2], [(1, 3)]), 2**31 - 1, 2**31),
+    # Back and forth: it ends after an even number of tokens, here four.
+    (automaton_of(3, {(0, 1): 1, (1, 2): 0, (0, 10): 2, (2, 10): 2}), 3, 5),
     (FIRST, 7, 1 + min(n for n in range(7, 99) if can_end(FIRST, n))),
   ],
 )

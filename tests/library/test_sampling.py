@@ -117,6 +117,20 @@ def test_a_cut_is_the_same_by_bits_and_by_digits(dtype, size, float64):
     assert all(x.any() for x in kept)
 
 
+def test_a_search_by_bits_ends_where_one_probability_is_left():
+  """Of 2, of five that all reach, and of a half and a quarter."""
+  counts = []
+
+  def enough(mask):
+    counts.append(int(mask.sum()))
+    return counts[-1] >= 2
+
+  with jax.disable_jit():
+    found = probs.bisect(jnp.array([0.5, 0.25, 0.125], jnp.float32), enough)
+  assert counts == [0, 3, 3, 3, 3, 3, 1, 2]
+  assert found == np.float32(0.25).view(np.int32)
+
+
 def test_stages_are_applied_in_order():
   # After top-k the two largest have 2/3 and 1/3: top-p 0.6 then keeps one.
   # Before top-k they have 0.4 and 0.2: it would keep both.
