@@ -394,6 +394,13 @@ def test_bytes_and_products_of_a_pass():
   assert windowed.unwindowed().pass_of(0, 1) == whole.pass_of(0, 1)
 
 
+def test_chips_exchange_what_their_data_sheets_say():
+  """In GB/s, the sum of both directions."""
+  both = {n: 2 * chip.exchange / 1e9 for n, chip in roofline.CHIPS.items()}
+  tpus = {'v5e': 400, 'v5p': 1200, 'v6e': 800}
+  assert both == {'h100': 900, 'h200': 900} | tpus
+
+
 def test_experts_that_no_token_chose_are_not_read():
   mixture = dataclasses.replace(SMALL, experts=Experts(8, 2, 32))
   one = shapes(3, target=mixture)

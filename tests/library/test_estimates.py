@@ -119,6 +119,12 @@ def test_impossible_values_are_refused_and_rounding_is_not():
       estimates.ratio(values, [1] * 5, most=1)
 
 
+@pytest.mark.parametrize('columns', [(), ([],), ([], []), ([1, 2], [1])])
+def test_columns_have_one_length_of_at_least_one(columns):
+  with pytest.raises(ValueError, match=r'^columns must be'):
+    estimates.Sums(*columns)
+
+
 def test_units_without_numbers_are_no_units():
   """A prompt without a step of the kind neither counts nor has influence."""
   found = estimates.ratio([1, 0, 2, 3, 5, 8], [2, 0, 2, 4, 4, 9])
