@@ -335,12 +335,13 @@ def test_the_compiler_is_asked_where_widened_weights_may_not_fit(monkeypatch):
 
   monkeypatch.setattr(memory, 'predict', predict)
   described = {'target': types.SimpleNamespace(model=SHORT)}
-  few = dataclasses.replace(settings(12), timed=False)
+  few = dataclasses.replace(settings(12), timed=False, mesh=Mesh(2, 3))
   for limit, found in (
     (3 * load.total, [False, True]),
     (4 * load.total, [False]),
   ):
-    monkeypatch.setattr(memory, 'available', lambda _, limit=limit: limit)
+    # Of a device, of which there are six.
+    monkeypatch.setattr(memory, 'available', {6: limit}.__getitem__)
     memory.refuse(few, described, 20, 1)
     assert asked == found
     asked.clear()
