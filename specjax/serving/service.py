@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -225,11 +226,8 @@ class Run:
 
   def tell(self, place: int, piece: Piece) -> None:
     """Passes on what came; in the thread of the worker."""
-    try:
+    with contextlib.suppress(RuntimeError):  # A closed loop has no readers.
       self._loop.call_soon_threadsafe(self._came.put_nowait, (place, piece))
-    except RuntimeError:
-      if not self._loop.is_closed():  # Then nobody listens any more.
-        raise
 
   async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
     """The pieces of each text, with its place, until all have ended.

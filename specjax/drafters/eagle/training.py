@@ -51,11 +51,10 @@ def from_target(head: Head, params: Any, target_params: Any) -> Any:
   Both sides norm their features, so that only the size of a feature differs.
 
   Args:
-    head: of version 3.
+    head: that `check` takes.
     params: of the head, with whole weights.
     target_params: of its target, likewise.
   """
-  check(head)
   target, width = head.target, head.target.config.width
   scale = _scale(head, target_params)
   logits = target.head(target_params, jnp.eye(width))
