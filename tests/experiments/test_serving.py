@@ -329,15 +329,18 @@ def test_the_row_of_a_client_that_went_away_is_free(
   served, monkeypatch, stream
 ):
   held, before = served.worker.pools[0], served.worker.turns
+  cancelled = served.service.counters._metric('specjax:request_cancelled')
+  many = cancelled._value.get()
   turn, began = held.turn, threading.Event()
 
   def slowly(*args, **options):
     began.set()
-    time.sleep(0.02)
+    time.sleep(0.1)  # Of at most 12 tokens a row, of 80.
     return turn(*args, **options)
 
   monkeypatch.setattr(held, 'turn', slowly)
   given = {'prompt': PROMPT, 'max_tokens': 80, 'stream': stream, 'n': 2}
+  given['seed'] = 3
   headers = {'Authorization': f'Bearer {serving.KEY}'}
   with httpx.Client(headers=headers, timeout=0.5) as one:
     ask = 'POST', f'{served.url}/completions'
@@ -349,6 +352,7 @@ def test_the_row_of_a_client_that_went_away_is_free(
         one.request(*ask, json=given)
   assert served.rest()
   assert began.is_set()
+  assert cancelled._value.get() - many == 2
   assert served.worker.turns - before < 50  # Of 80 tokens.
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -16,6 +18,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from specjax.serving import app as serving_app
+from specjax.serving.service import Service
 from specjax.serving.worker import Counters
 from tests.support import processes
 
@@ -186,6 +189,50 @@ def test_compiling_ends_with_the_program(tmp_path):
       return
     time.sleep(0.05)
   pytest.fail('the compiler is still there')
+
+
+def test_signals_do_nothing_inside_and_the_same_as_before_behind():
+  kinds = signal.SIGINT, signal.SIGTERM
+  before = [signal.getsignal(kind) for kind in kinds]
+  with serving_app.quiet_signals():
+    for kind in kinds:
+      signal.raise_signal(kind)
+  assert [signal.getsignal(kind) for kind in kinds] == before
+
+
+def test_work_for_a_client_that_left_is_cancelled():
+  async def receive():
+    return {'type': 'http.disconnect'}
+
+  async def ask():
+    request = types.SimpleNamespace(receive=receive)
+    work = asyncio.create_task(asyncio.Event().wait())
+
+    async def wait():
+      await work
+
+    assert await serving_app._unless_gone(request, wait()) is None
+    await asyncio.wait([work], timeout=1)
+    assert work.cancelled()
+
+  asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+  ('failure', 'draining', 'status'),
+  [(None, False, 200), (None, True, 503), (ZeroDivisionError(), False, 503)],
+)
+def test_a_service_that_takes_no_requests_is_not_healthy(
+  failure, draining, status
+):
+  service = types.SimpleNamespace(
+    limits=types.SimpleNamespace(model='tiny', length=9), described={},
+    counters=Counters('tiny', 2), draining=draining,
+    worker=types.SimpleNamespace(failure=failure),
+  )  # fmt: skip
+  service.check = functools.partial(Service.check, service)
+  client = TestClient(serving_app.make(service))
+  assert client.get('/health').status_code == status
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,16 @@ def test_more_tokens_than_there_are_is_all_of_them():
     requests.read(body(min_tokens=2**31), False, limits)
 
 
+def test_a_bias_is_from_minus_100_to_100():
+  limits = LIMITS._replace(stages=('logit_bias',))
+  asked = requests.read(body(logit_bias={'3': -100, '4': 100}), False, limits)
+  assert asked.values['logit_bias'] == {3: -100, 4: 100}
+  for bias in (-100.5, 100.5):
+    with pytest.raises(Refused) as error:
+      requests.read(body(logit_bias={'3': bias}), False, limits)
+    assert error.value.param == 'logit_bias'
+
+
 def test_tools_are_passed_over_where_the_service_was_told_to():
   tools = [{'type': 'function', 'function': {'name': 'a', 'parameters': {}}}]
   given = {'tools': tools, 'tool_choice': 'required', 'functions': tools}
@@ -382,3 +392,14 @@ def test_a_prediction_is_a_text_or_parts_of_one():
   with pytest.raises(Refused, match='leave out prediction') as error:
     requests.read(body(plain=True, **given), False, limits)
   assert error.value.param == 'plain'
+
+
+def test_a_prediction_has_as_many_tokens_as_are_taken(tokenizer):
+  asked = requests.Asked(False, ['a'], {}, prediction='def f(x): return x')
+  ids = tokenizer.encode(asked.prediction, add_special_tokens=False)
+  most = LIMITS._replace(predicted=len(ids))
+  assert requests.encode_prediction(tokenizer, asked, most) == ids
+  less = most._replace(predicted=len(ids) - 1)
+  with pytest.raises(Refused) as error:
+    requests.encode_prediction(tokenizer, asked, less)
+  assert error.value.param == 'prediction'

@@ -179,6 +179,12 @@ def test_numbers_that_are_none_are_an_error(made):
   assert made.idle
 
 
+def test_every_number_of_the_page_has_a_name_of_its_own():
+  page, _ = Counters('tiny', 2).page()
+  names = [line.rpartition(b' ')[0] for line in page.splitlines()]
+  assert len({*names}) == len(names)
+
+
 # The program
 
 
