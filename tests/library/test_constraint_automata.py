@@ -550,6 +550,31 @@ def test_a_regex_that_takes_all_memory_or_long_is_refused():
     bytewise.build('it', pattern, seconds=0.5)
 
 
+@pytest.mark.parametrize(
+  ('code', 'told', 'says'),
+  [
+    (1, b'Traceback\nMemoryError\n', 'takes more than 2 GiB'),
+    (1, b'', 'takes more than 2 GiB'),
+    (-9, b'a warning', 'takes more than 2 GiB'),
+    (1, b'Traceback\nKeyError: 3\n', 'outlines-core failed on it: KeyError: 3'),
+  ],
+)
+def test_what_compiling_died_of_is_told(monkeypatch, code, told, says):
+  """A process that the system ended has said nothing, or something else."""
+  died = subprocess.CompletedProcess([], code, b'', told)
+  monkeypatch.setattr(bytewise, '_run', lambda *_: died)
+  with pytest.raises(ValueError, match=f'^(it )?{says}'):
+    bytewise.build('it', 'a', memory=2 << 30)
+
+
+def test_a_vocabulary_without_text_spells_the_empty_text_alone():
+  ends = Tokens(2, {}, ends=(1,))
+  automaton = compiling.from_regex('it', 'a?', ends)
+  assert automaton.allowed(0).tolist() == [False, True]
+  with pytest.raises(ValueError, match='nothing matches it in the tokens'):
+    compiling.from_regex('it', 'a', ends)
+
+
 def test_a_table_that_is_large_is_refused(monkeypatch):
   monkeypatch.setattr(compiling, 'MOST_STATES', 300)
   with pytest.raises(ValueError, match=r'302 states and 3 .* lengths .* lower'):
