@@ -109,6 +109,7 @@ counts.make(0) => depth must be at least 1
 ngram.make(2, shortest=4) => shortest is 4, but longest is 3
 ngram.make(2, places=0) => must be at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
+suffix.make(0) => depth, longest, candidates and places must be at least 1
 suffix.load(HOST, factor=0) => factor must be a positive number, such as 1
 suffix.load(HOST, candidates='x') => candidates must be a whole number
 recycling.load(HOST, candidates=0) => candidates must be a whole

@@ -121,7 +121,9 @@ def test_what_has_learned_is_kept_with_its_masks(name, tmp_path):
     known = [x.config['mask_token'] for x in (trained, *again)]
     assert known == [MASK, MASK, 4]
     sizes = models.SMALL | {'mlp_width': 16, 'num_layers': 1}
-    assert 'mask_token' not in lm.trainable(TARGET, **sizes).config
+    plain = lm.trainable(TARGET, **sizes).config
+    assert 'mask_token' not in plain
+    assert plain['next_token'] is False
   else:
     files.save(path, trained.config, own)
     loaded = eagle.load(HOST, path)

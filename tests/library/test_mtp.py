@@ -367,5 +367,7 @@ def test_a_reading_is_described_and_changed(load):
   assert {'token first', "without the norm 'carried'"} <= {*others}
   for option in others.values():
     mtp.load(target, **option)
+  back = mtp.alternatives(target, **others['token first'])
+  assert {'feature first'} == {*back} - {*others}
   with pytest.raises(ValueError, match=r'rope_theta.* is none of a head'):
     mtp.load(target, read_as={'rope_theta': 1.0})

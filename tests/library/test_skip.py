@@ -70,6 +70,11 @@ def test_a_layer_without_keys_of_its_own_adds_none_to_a_block():
   assert next(sizes) == next(sizes)
 
 
+def test_every_layer_may_lose_one_part():
+  made = skip.load(HOST, skip_attention=(1,), skip_mlp=(0,)).make(2)
+  assert made.depth == 2
+
+
 @pytest.mark.slow
 def test_drafts_read_the_cache_of_the_target(float64):
   """A layer that is kept sees what the whole target wrote of the text."""
