@@ -184,6 +184,10 @@ def test_a_prompt_of_the_command_line(encoder):
   whose = 'an encoder has 20' if encoder else 'max_new_tokens leaves 15'
   with pytest.raises(ValueError, match=f'{left + 1} tokens; .* {whose} of the'):
     load.read_prompts(settings(5, prompt='a' * (left + 1)), Letters(), models)
+  remedies = {19: ', or max_new_tokens=1', 20: ''} if not encoder else {21: ''}
+  for count, remedy in remedies.items():
+    with pytest.raises(ValueError, match=f'positions: shorten it{remedy}$'):
+      load.read_prompts(settings(5, prompt='a' * count), Letters(), models)
 
 
 @pytest.mark.parametrize(

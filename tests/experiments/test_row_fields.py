@@ -5,6 +5,7 @@ import pytest
 
 from specjax import prompts
 from specjax.bench import costs, replay, row_fields
+from specjax.sampling import Automaton
 from specjax.stats import metrics, sanity_checks
 from tests.support import rows as made
 
@@ -180,3 +181,17 @@ def test_a_prediction_and_the_loop_by_hand():
     *('tau_ci', 'difference_ci', 'speedup_ci', 'speedup_at_work_ci'),
     'predicted_over_measured_ci',
   }
+
+
+def test_texts_of_a_language_ended_or_were_cut():
+  """Of four texts two have their end, and one row has none."""
+  moves = np.array([[0, 1], [-1, 1]], np.int16)
+  zeros = Automaton('zeros', np.arange(2, dtype=np.int16), moves, (1,), '')
+  one = made.run([3, 1], [3, 1], texts=[[0, 0, 1], [0]])
+  turn = made.run([2, 0, 1], [2, 0, 1], texts=[[0, 0], [], [1]])
+  other = made.run([2], [2], texts=[[0, 0]])
+  other.turns = [turn]
+  row = row_fields.language(zeros, [one, other], (1,))
+  assert row == {
+    'constraint': {'what': 'zeros', 'states': 2, 'classes': 2}, 'ended': 0.5
+  }  # fmt: skip

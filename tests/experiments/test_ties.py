@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import sampling
 from specjax.bench import ties
+from tests.support import models
 
 FIRST = (8.0, 7.75, 7.5, 1.0, -4.0)
 UNIT = 2.0**-23  # of float32, at 1
@@ -191,3 +193,23 @@ def test_every_row_of_a_block_and_of_a_batch_is_scored(monkeypatch):
     assert len(found) == 2 * rows
     assert all((logits == length).all() for logits in found)
     assert asked == [((2, 4), [length - row] * 2, 3) for row in range(rows)]
+
+
+def test_each_set_of_weights_is_nudged_once_and_each_way_is_scored(monkeypatch):
+  """Of three ways the first two share theirs."""
+  first, other = np.array([1.0]), np.array([2.0])
+
+  def one_pass(weights, *_, **options):
+    return np.repeat(weights, 3)
+
+  monkeypatch.setattr(ties, '_in_one_pass', one_pass)
+  monkeypatch.setattr(ties, '_nudge', lambda weights: weights + 8)
+  monkeypatch.setattr(ties, '_score', lambda way, *_: [np.repeat(way.rows, 3)])
+  monkeypatch.setattr(ties, 'read_source', lambda *_: None)
+  monkeypatch.setattr(ties, 'sharding', types.SimpleNamespace(fetch=np.asarray))
+  given = [
+    ties.Scoring(models.TARGET, weights, rows, 1, 8)
+    for rows, weights in ((3, first), (4, first), (5, other))
+  ]
+  measured = ties._measure(given, [1], [2], sampling.make(1, 0.0))
+  assert [x[:, 0].tolist() for x in measured] == [[1, 2], [9, 10], [3, 4, 5]]

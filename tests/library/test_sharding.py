@@ -199,6 +199,25 @@ def test_a_draft_is_split_where_it_would_read_more(
   assert chosen.facts()['split_draft'] is split
 
 
+@pytest.mark.parametrize(('target', 'split'), [(319, True), (320, False)])
+def test_a_draft_is_read_with_the_rows_of_a_device(
+  folder, monkeypatch, target, split
+):
+  """Three of six rows: four passes of 10 + 3 x 10 bytes, or half the target."""
+  read = {2: (target, 0), 1: (10, 10)}  # weights and a row, by layers
+  monkeypatch.setattr(
+    memory, 'bytes_per_token', lambda model, *_: read[model.config.num_layers]
+  )
+  mesh = Mesh(data=2, model=2)
+  given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,), batch=6))
+  heads = {'num_heads': 4, 'num_kv_heads': 4}
+  described = {
+    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
+    for name, n in (('target', 2), ('draft lm', 1))
+  }
+  assert memory.choose_split(given, described).mesh.split_draft is split
+
+
 def test_a_draft_whose_heads_are_not_divided_stays_whole(folder):
   given = plan(tiny.experiment(folder, mesh=Mesh(model=3), gammas=(4,)))
   model = models.tiny(11, 1)
