@@ -3,15 +3,15 @@
 Khisti et al., arXiv:2410.18234: the best rule for two candidates selects one of
 them first, and then judges it as if it were alone, against the distribution of
 what is selected in place of q. Their selection solves a linear program. Here it
-is made of sums, which is ours, and accepted at least 98% as much where it was
-compared with the bound (docs/exactness.md).
+is made of sums, which is ours, and accepts nearly as much as the bound
+(docs/exactness.md).
 
 With tokens ordered by p / q, the larger first, and Q_i, P_i the sums of q and p
 up to the i-th one, the first i are selected with chance F_i = 1 - (1 - Q_i)**2
 at most. So F_i + 1 - P_i bounds the acceptance. Where it is smallest, the order
 is cut in two, and a candidate from before the cut goes before one from behind
-it. Within a part the best distribution is p, up to factors of q above and
-below: w = clip(p, d q, c q). Selecting the earlier token would select those up
+it. The best distribution is p, before the cut up to a factor of q: w =
+min(p, c q). Selecting the earlier token would select those up
 to i too often, by G_i = F_i - W_i: so with some chance the later one is taken.
 
   the earlier token gives way   s_i, whatever the other one is
@@ -58,14 +58,11 @@ def select(p: jax.Array, q: jax.Array) -> Selection:
     jnp.concatenate([zero, x])[cut] for x in (upto, p_upto, most)
   )
 
-  # The sum of min(p, c q) before the cut is F there, that of max(p, d q) behind
-  # it the rest. Each is the least or the largest of sums linear in c or d.
+  # The sum of min(p, c q) before the cut is F there: the least of sums linear
+  # in c.
   above = quotient(most_cut - p_cut + p_upto, upto)
   above = jnp.where(late, 0, above).max()
-  below = quotient(1 - most_cut - (p_upto - p) + p_cut, tail)
-  below = jnp.where(late & (q > 0), below, jnp.inf).min()
-  below = jnp.where(jnp.isfinite(below), below, 0)
-  wanted = jnp.where(late, jnp.maximum(p, below * q), jnp.minimum(p, above * q))
+  wanted = jnp.where(late, p, jnp.minimum(p, above * q))
   excess = jnp.maximum(most - jnp.cumsum(wanted), 0)  # G
 
   outside = jnp.where(late, 0, 1 - q_cut)  # Behind the cut.

@@ -30,6 +30,15 @@ def test_it_accepts_nearly_as_much_as_any_rule_could(near, float64):
     assert accepted >= papers_in_numpy.k_seq(p, q, 2) - 0.002
 
 
+def test_it_accepts_as_much_as_any_rule_could_of_most_pairs(float64):
+  pairs = np.random.default_rng(0).dirichlet(np.ones(8), (2, 1000))
+  laws = jax.jit(jax.vmap(select))(*pairs).law
+  accepted = np.minimum(pairs[0], laws).sum(1)
+  most = [optimal.acceptance(p, q, 2) for p, q in zip(*pairs, strict=True)]
+  assert np.quantile(accepted / most, 0.01) > 0.995
+  assert (accepted / most).min() > 0.98
+
+
 def test_a_selection_by_hand():
   """Token 0 goes first, and 1 gives way to 2 every second time.
 
