@@ -29,7 +29,9 @@ from specjax.models.check import check_model
 from specjax.models.config import (
   Experts,
   GatedDelta,
+  LayerInputs,
   Narrowed,
+  Relative,
   Sharing,
   Wide,
 )
@@ -266,8 +268,11 @@ def test_hidden_states_are_the_last_features_after_one_more_norm():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('platform', ['cpu', 'tpu'])
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize(
+  ('name', 'platform'),
+  [(x, 'cpu') for x in MODELS]
+  + [(x, 'tpu') for x in ('gemma', 'gpt', 'latents')],
+)
 def test_the_check_of_other_code_finds_nothing(name, platform):
   """Trees, ragged texts, slots beyond them, and blocks fed token by token."""
   form = devices.FORMS[platform]
@@ -354,6 +359,30 @@ def test_the_form_of_a_tpu_changes_no_logits(name):
   ]
   assert changed.config.device.rows == 8
   np.testing.assert_allclose(*pieces, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'rope_theta': None, 'relative': Relative(8, 6)},
+    {'layer_inputs': LayerInputs(16, 2, VOCAB), 'without_attention': (0,)},
+    {'sharing': Sharing(1, 40), 'windows': (2, None)},
+  ],
+)
+def test_a_pass_of_more_rows_than_tokens_says_nothing_of_them(options):
+  model = models.tiny(VOCAB, 2, **options)
+  tokens = words(1, 3)
+  mask, positions = transformer.causal(1, 3)
+  given = weights(model), tokens, positions, None, None, mask
+  plain, padded = (
+    jax.jit(x.forward, static_argnames='taps')(*given, taps=(0,))
+    for x in (model, variants.for_device(model, devices.FORMS['tpu']))
+  )
+  for found, expected in zip(
+    *map(jax.tree.leaves, (padded, plain)), strict=True
+  ):
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
