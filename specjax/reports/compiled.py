@@ -110,8 +110,8 @@ def assumptions(made: dict) -> str:
       f"a step takes its compiler's cycles at {chip['clock'] / 1e9:g} GHz, and "
       f'what is fetched beside over the {memory}'
     )
-    if chip['vmem']:
-      how += f'; compiled with --xla_tpu_scoped_vmem_limit_kib={chip["vmem"]}'
+    for flag, value in made['flags'].items():
+      how += f'; compiled with --{flag}={value}'
   accepted = ''
   if made['alpha'] is not None:
     accepted = f' A drafted token is accepted with chance {made["alpha"]:g}.'

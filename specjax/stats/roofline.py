@@ -22,8 +22,6 @@ class Chip(NamedTuple):
     exchange: bytes a second to other chips, in one direction. Data sheets print
       the sum of both directions.
     clock: cycles a second in which its compiler counts; None: it counts none.
-    vmem: KiB of its vector memory that the compiler gives to an operation, as
-      the flag `xla_tpu_scoped_vmem_limit_kib` says; None: its default.
   """
 
   bandwidth: float
@@ -31,7 +29,6 @@ class Chip(NamedTuple):
   operations: float
   exchange: float
   clock: float | None = None
-  vmem: int | None = None
 
 
 # GPUs: NVIDIA's data sheets (SXM, NVLink). The bandwidth of the H100 is the one
@@ -41,8 +38,8 @@ CHIPS: Mapping[str, Chip] = {
   'h100': Chip(3352e9, 80e9, 989e12, 450e9),
   'h200': Chip(4800e9, 141e9, 989e12, 450e9),
   'v5e': Chip(819e9, 16e9, 197e12, 200e9, 1.5e9),
-  'v5p': Chip(2765e9, 95e9, 459e12, 600e9, 1.75e9, 98304),
-  'v6e': Chip(1638e9, 32e9, 918e12, 400e9, 1.75e9, 98304),
+  'v5p': Chip(2765e9, 95e9, 459e12, 600e9, 1.75e9),
+  'v6e': Chip(1638e9, 32e9, 918e12, 400e9, 1.75e9),
 }
 
 # Seconds that each of these takes on a GPU: assumed, measured on none.

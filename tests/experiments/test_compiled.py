@@ -597,6 +597,7 @@ def made_for(device: str, **changes) -> dict:
     **{'weights': 'floats', 'batch': 1, 'slots': 2048, 'used': 1100},
     **{'gamma': 4, 'alpha': 0.8},
     'chip': devices.chip_of(device)._asdict(),
+    'flags': devices.flags_of(device),
     'held': 79e9,
     'programs': {'chain': chain},
   }

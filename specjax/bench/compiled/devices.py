@@ -7,7 +7,7 @@ h100, h100:4, v5e, v5e:2x2. A name without these is a single chip.
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -36,11 +36,20 @@ _TARGETS = {
   'h100': _HOPPER % (3352320000000, 84978434048, 'NVIDIA H100 80GB HBM3'),
   'h200': _HOPPER % (4800000000000, 150754820096, 'NVIDIA H200'),
 }
+# Flags of XLA: an operation has more of the chip's vector memory than by
+# default.
+_MORE_VMEM = {'xla_tpu_scoped_vmem_limit_kib': '98304'}
+FLAGS: Mapping[str, Mapping[str, str]] = {'v5p': _MORE_VMEM, 'v6e': _MORE_VMEM}
 # The module of each compiler, and the extra that installs it.
 _COMPILERS = {
   'tpu': ('libtpu', 'aot-tpu'),
   'cuda': ('jax_cuda13_plugin', 'aot-gpu'),
 }
+
+
+def flags_of(device: str) -> dict[str, str]:
+  """Returns the flags of XLA that programs of a device are compiled with."""
+  return dict(FLAGS.get(device.partition(':')[0], {}))
 
 
 def chip_of(device: str) -> Chip:

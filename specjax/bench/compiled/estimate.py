@@ -212,9 +212,9 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
   chip = devices.chip_of(x.device)
   program = programs.lower(shapes, name)
   with tempfile.TemporaryDirectory() as folder:
-    options = {'xla_dump_to': folder} if devices.is_gpu(x.device) else {}
-    if chip.vmem:
-      options['xla_tpu_scoped_vmem_limit_kib'] = str(chip.vmem)
+    options = devices.flags_of(x.device)
+    if devices.is_gpu(x.device):
+      options['xla_dump_to'] = folder
     try:
       made = program.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
@@ -316,6 +316,7 @@ def estimate(x: Compiled) -> dict:
     'gamma': x.gamma,
     'alpha': None if x.tau else x.alpha,
     'chip': chip._asdict(),
+    'flags': devices.flags_of(x.device),
     'held': sum(shapes.held()),
     'programs': made,
   }
