@@ -507,7 +507,7 @@ def _rewritten(what: str, text: str) -> Iterator[str]:
       wrong = 'twice in a class: escape both'
     elif piece in ('[', '[^') and inside > 1:
       wrong = 'inside a class: escape it'
-    elif not inside and piece[0] == '(' and piece not in ('(', '(?:'):
+    elif piece[0] == '(' and piece not in ('(', '(?:'):
       wrong = 'which not every dialect has: write it with plain groups'
     elif not inside and piece == '+' and before in ('*', '+', '?', '}'):
       wrong = 'twice a repeat: write one'

@@ -68,7 +68,7 @@ def merge(table: np.ndarray) -> np.ndarray:
   else:
     return table
   order = np.argsort(firsts)  # State 0 stays the first.
-  places = np.empty(len(order) + 1, table.dtype)
+  places = np.empty(len(order), table.dtype)
   places[order] = np.arange(len(order))
   groups, firsts = places[groups], firsts[order]
   leads = np.append(groups, -1)[table]
