@@ -173,7 +173,7 @@ SCHEMAS = {
     'properties': {
       'id': {'type': 'string', 'format': 'uuid'},
       'age': {'type': 'integer', 'minimum': 0, 'exclusiveMaximum': 121},
-      'code': {'type': 'string', 'pattern': '^[A-Z]{2}\\d{1,3}-\\w+$'},
+      'code': {'type': 'string', 'pattern': '^[A-Z]{2}[(]\\d{1,3}-\\w+$'},
       'note': {'type': 'string', 'minLength': 2, 'maxLength': 6},
       'grid': {
         'type': 'array',
@@ -421,6 +421,7 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.pattern', type='string', pattern='(?=a)a'),
     in_age('.pattern', type='string', pattern='[^\\d]'),
     in_age('.pattern', type='string', pattern='a++'),
+    in_age('.pattern', type='string', pattern='(?i:a)'),
     in_age('.pattern', type='string', pattern='[a-z&&b]'),
     in_age('.pattern', type='string', pattern='a('),
     in_age('.pattern', type='string', pattern=3),

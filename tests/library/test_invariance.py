@@ -112,6 +112,9 @@ def test_keys_belong_to_prompts():
   keys = jax.random.key_data(generate.row_keys(3, [5, 0, 7]))
   alone = jax.random.key_data(generate.row_keys(3, [7]))
   np.testing.assert_array_equal(keys[2:], alone)
+  with jax.default_prng_impl('rbg'):
+    same = jax.random.key_data(generate.row_keys(3, [7]))
+  np.testing.assert_array_equal(same, alone)
   other = jax.random.key_data(generate.row_keys(4, [7]))
   assert (alone != other).any()
   assert len({tuple(key) for key in keys.tolist()}) == 3
