@@ -4,8 +4,10 @@
 """
 
 import functools
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,9 +15,9 @@ from specjax import sampling, verify
 from specjax.certify import cases, exact, laws, planted
 from specjax.drafters import cascade, early_exit, lm, ngram
 from specjax.drafters.shapes import policies
-from specjax.loop import generate
-from specjax.models import table
-from specjax.types import Params, Spec, Target
+from specjax.loop import generate, scoring
+from specjax.models import table, transformer
+from specjax.types import KV, Context, Draft, Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
 
@@ -179,6 +181,30 @@ def test_a_target_in_the_middle_has_no_weights_of_its_own():
   assert found.params is own
   assert found.draft is None
   assert found.make(3).depth == 3
+
+
+def test_a_pass_beside_a_block_returns_its_own_rows():
+  """Six tokens: four in the cache, one in a block of two rows, and the root."""
+
+  def forward(_, tokens, positions, cache, used, mask, flight, at, taps):
+    slots = jnp.arange(flight[0].k.shape[3])
+    rows = KV(slots[None, None, None], slots[None, None, :, None])
+    return transformer.Output(tokens[..., None], (used, at, mask), (rows,))
+
+  model = types.SimpleNamespace(forward=forward, head=lambda _, hidden: hidden)
+  block = (KV(*np.zeros((2, 1, 1, 2, 2))),)
+  ctx = Context(np.arange(8)[None], np.array([6]), None, None, None)
+  draft = Draft(np.array([[8, 9]]), np.array([[0, 1]]), np.array([2]), None)
+  beside = block, np.array([4])
+  feed = functools.partial(scoring.feed, model, None)
+  out, logits = jax.jit(feed)(ctx, draft, beside=beside)
+  used, at, mask = out.taps
+  assert (used.tolist(), int(at)) == ([4], 2)
+  seen = [[1, 0, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 1, 1, 1]]
+  np.testing.assert_array_equal(mask, [seen])
+  assert out.flight[0].k.ravel().tolist() == [2, 3, 4]
+  assert out.flight[0].v.ravel().tolist() == [2, 3, 4]
+  assert logits.ravel().tolist() == [5, 8, 9]
 
 
 def test_what_reads_a_cache_cannot_draft_for_a_target_in_the_middle():
