@@ -536,6 +536,19 @@ def test_a_draft_is_split_where_it_would_read_more(
   assert made.placement.split_draft is split
 
 
+def test_a_draft_reads_the_experts_of_one_token(installed, monkeypatch):
+  """2.5 GB, less than a fourth of 15 GB; two tokens would read 4.1 GB."""
+  experts = Experts(8, 1, 8192)
+  config = dataclasses.replace(estimate.SIZES['1b'], experts=experts)
+  monkeypatch.setitem(estimate.SIZES, 'mixture', config)
+  made = estimate.plan(
+    Compiled('h100:4', draft=Sizes('mixture'), gamma=1, mesh=Mesh(model=4))
+  )
+  assert made.placement.split_draft is False
+  one, two = (made.pass_of(1, tokens).bytes for tokens in (1, 2))
+  assert one < made.pass_of(0, 1).bytes < two
+
+
 @pytest.mark.parametrize('exact', ['auto', 'bits'])
 def test_exact_bits_are_planned_in_passes_of_one_shape(installed, exact):
   made = estimate.plan(Compiled('h100', exact=exact))

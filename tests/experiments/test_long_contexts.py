@@ -15,7 +15,7 @@ from specjax.bench.memory import bytes_per_token
 from specjax.drafters import early_exit, windowed
 from specjax.models import linear, variants
 from specjax.types import Target
-from tests.support import models
+from tests.support import models, own_models
 
 
 def quick(**changes):
@@ -73,6 +73,14 @@ def test_bytes_of_a_draft_are_those_of_its_layers_and_its_window():
   less, window = bytes_per_token(early, params, 100)
   layer = sum(x.nbytes for x in jax.tree.leaves(params['layer1']))
   assert (less, window) == (whole - layer, cache / 2 * 9 / 100)
+
+
+def test_a_model_of_other_code_reads_all_it_has():
+  """Two layers of keys and values of 32 entries, 4 bytes each."""
+  model = own_models.adapted()
+  params = jax.eval_shape(own_models.weights)
+  every = sum(x.size * 4 for x in jax.tree.leaves(params))
+  assert bytes_per_token(model, params, 10) == (every, 2 * 2 * 32 * 10 * 4)
 
 
 @pytest.fixture

@@ -99,6 +99,9 @@ def test_turns_are_of_one_step_while_somebody_reads_along(made):
   turn(made)
   submit(made, [waits.text])
   turn(made)
+  page = made._counters.page()[0].decode().splitlines()
+  for name, number in (('running', 2.0), ('waiting', 1.0)):
+    assert f'vllm:num_requests_{name}{{model_name="tiny"}} {number}' in page
   made.cancel([reads.text])
   turn(made)
   assert seen == [3, 3, 1, 1, 3]
@@ -287,6 +290,30 @@ def test_clients_are_told_what_is_taken(chat, stages, plain):
   assert service.Service.described.fget(made) == {
     'chat': chat, 'plain': plain, 'json_schema': bool(stages), 'rows': 3
   }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('stages', 'eos', 'takes'),
+  [
+    (('constraint',), (2,), [0, 0, 1]),
+    (('constraint',), (), None),
+    ((), (2,), None),
+  ],
+)
+def test_constraints_are_compiled_where_they_are_taken(stages, eos, takes):
+  prepared = []
+  made = types.SimpleNamespace(
+    _opened=types.SimpleNamespace(
+      pools=(), held=types.SimpleNamespace(spec=types.SimpleNamespace(eos=eos))
+    ),
+    limits=types.SimpleNamespace(stages=stages, vocab_size=3),
+    worker=types.SimpleNamespace(start=lambda: prepared.append('started')),
+    _prepare=lambda asked, constraint, seed: prepared.append(constraint),
+  )
+  service.Service.start(made)
+  free, started = prepared
+  assert (free and free.classes.tolist()) == takes
+  assert started == 'started'
 
 
 @pytest.mark.slow
