@@ -84,21 +84,23 @@ def read_source(way: Scoring, sources, batch: int) -> Source | None:
 def _row_arrays(value, shape) -> Iterator[tuple[str, Any]]:
   """Yields arrays [B, T, ...] that a module returned, and what names end in.
 
-  A pass may have rows of zeros behind those of T tokens, see
-  `devices.DeviceForm`.
+  Args:
+    value: of the module.
+    shape: (B, T, rows of the pass): it may have rows behind those of tokens,
+      see `devices.DeviceForm`.
   """
+  batch, tokens, rows = shape
   parts = value if type(value) is tuple else (value,)
   for x in parts:
-    batch, rows = (*getattr(x, 'shape', ()), 0, 0)[:2]
-    if hasattr(x, 'k'):  # A block of keys and values, of T slots.
-      yield '/keys', jnp.moveaxis(x.k, 3, 1)
-      yield '/keys', jnp.moveaxis(x.v, 2, 1)
-    elif batch == shape[0] and rows >= shape[1]:
-      yield '', x[:, : shape[1]]
+    if hasattr(x, 'k'):  # A block of keys and values.
+      yield '/keys', jnp.moveaxis(x.k, 3, 1)[:, :tokens]
+      yield '/keys', jnp.moveaxis(x.v, 2, 1)[:, :tokens]
+    elif getattr(x, 'shape', ())[:2] in ((batch, tokens), (batch, rows)):
+      yield '', x[:, :tokens]
 
 
 def _listener(notes: Rows, shape) -> Callable[..., Any]:
-  """Notes what modules read and return in a pass over a block [B, T]."""
+  """Notes what modules read and return in a pass; see `_row_arrays`."""
 
   def note(name, value):
     for end, x in _row_arrays(value, shape):
@@ -148,17 +150,20 @@ def _pass(weights, tokens, used, cache, *, target, named):
   notes: Rows = collections.OrderedDict()
   listen: Any = contextlib.nullcontext()
   taps, apart = range(0), {}
+  shape = batch, rows, rows
   if named and uniform.is_uniform(target):  # Modules are called in loops.
     taps = range(target.config.num_layers)
   elif named:
-    listen = nn.intercept_methods(_listener(notes, tokens.shape))
+    if target.config.device.by_products:
+      shape = *shape[:2], max(rows, -(-target.config.device.rows // batch))
+    listen = nn.intercept_methods(_listener(notes, shape))
     apart = {'apart': True}
   with listen:
     out = target.forward(
       weights, tokens, at, cache, used, mask, taps=tuple(taps), **apart
     )
   for i in taps:
-    block = _row_arrays(out.flight[i], tokens.shape)
+    block = _row_arrays(out.flight[i], shape)
     notes[f'layer{i}/keys'] = [x for _, x in block]
     notes[f'layer{i}'] = [out.taps[:, :, i]]
   if taps:
@@ -167,7 +172,7 @@ def _pass(weights, tokens, used, cache, *, target, named):
   notes[_HEAD] = [logits]
   if not named:
     flight = out.flight if type(out.flight) is tuple else ()
-    made = _row_arrays((logits, *flight), tokens.shape)
+    made = _row_arrays((logits, *flight), shape)
     notes = {_MODEL: [x for _, x in made]}
   count = jnp.full(batch, rows)
   return notes, caches.commit(cache, out.flight, offset, used, count)

@@ -312,20 +312,22 @@ def rows_of(block: Any) -> int:
   return one.keys.shape[1] if isinstance(one, RecurrentRows) else one.v.shape[2]
 
 
-def put(block: KV | None, rows: KV, at, count: int) -> KV:
+def put(block: KV | None, rows: KV, at, count: int | None = None) -> KV:
   """A block in flight of N slots with the rows of T tokens from `at` on.
 
   A single row is chosen slot by slot: where a slice is updated, a CPU copies
   the block three times, since the attention that reads it makes an update of
-  its own. A pass of more rows than tokens, see `devices.DeviceForm`, has them
-  put by a product with ones and zeros.
+  its own. The rows of a pass that has more than tokens, see
+  `devices.DeviceForm`, are put by a product with ones and zeros: a number that
+  is not finite then spoils all rows of its text.
 
   Args:
     block: None: these tokens are all of it.
     rows: keys and values of the pass, those of tokens first.
     at: place [] of the first token, 0 without a block.
-    count: T.
+    count: T; None: all rows are of tokens.
   """
+  count = rows.v.shape[2] if count is None else count
 
   def one(block, rows, axis):
     slots = jnp.arange(count if block is None else block.shape[axis])

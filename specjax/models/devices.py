@@ -64,8 +64,9 @@ class DeviceForm:
       in memory; None: as declared.
     cache: (width of a head) -> the orders of a cache's keys and values; None:
       as declared.
-    by_products: a pass has `rows` in all layers, and products with zeros and
-      ones move its numbers: one kernel, where slices and copies are several.
+    by_products: a pass of a `Transformer` without experts and states has
+      `rows` in all layers. Products with zeros and ones turn its heads and put
+      its rows in a block: one kernel each, where slices and copies are several.
   """
 
   rows: int = 1

@@ -109,7 +109,8 @@ class Layer(nn.Module):
     """The stream [B, T, E] after the layer, and the block's keys and values.
 
     Args:
-      x: [B, T, E] the stream.
+      x: [B, T, E] the stream; a pass may have more rows, behind those of T
+        tokens, which the block leaves out.
       positions: see `transformer.Transformer`, also for the next five.
       cache: of this layer, or of the one whose keys and values it attends to.
       length: of the cache.
@@ -253,7 +254,7 @@ class Layer(nn.Module):
     c = self.config
     b, t = x.shape[:2]
     count = positions.shape[1]
-    if t > count:  # Rows of zeros, see `devices.DeviceForm`.
+    if t > count:  # Rows behind those of tokens, see `devices.DeviceForm`.
       positions, mask = (caches.pad(y, 1, t) for y in (positions, mask))
     up = gate = None
     first, last = c.attention_scales or (None, None)

@@ -45,8 +45,8 @@ def rotate(x, positions, frequency, amplitude=1.0, by_product=False):
     positions: [B, T].
     frequency: [F] radians per token.
     amplitude: of sine and cosine.
-    by_product: exchange the halves by a product with ones and zeros, which
-      gives the same numbers; see `devices.DeviceForm`.
+    by_product: exchange the halves by a product with ones and zeros, see
+      `devices.DeviceForm`. Finite numbers are the same.
   """
   half = len(frequency)
   dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -61,7 +61,7 @@ def rotate(x, positions, frequency, amplitude=1.0, by_product=False):
     swapped = jnp.matmul(x, swap.astype(x.dtype), precision='highest')
     unturned = jnp.ones((*shape[:-1], rest), dtype)
     cos = jnp.concatenate([cos, cos, unturned], -1)
-    sin = jnp.concatenate([-sin, sin, 0 * unturned], -1)
+    sin = jnp.concatenate([-sin, sin, jnp.zeros_like(unturned)], -1)
     return (x * cos + swapped * sin).astype(x.dtype)
   a, b, rest = jnp.split(x, (half, 2 * half), -1)
   a, b = a.astype(dtype), b.astype(dtype)

@@ -151,8 +151,8 @@ class Transformer(nn.Module):
       bias = Bias(curve, look_up(curve, distance(mask)))
     inputs = None if c.layer_inputs is None else self.inputs(tokens, x)
     count = x.shape[1]
+    # More rows would have experts of their own, and change a state.
     if c.device.by_products and c.experts is None and c.recurrent is None:
-      # A row of zeros would have experts of its own.
       x = pad_rows(x, c.device.rows)
     if bias is not None:
       bias = bias._replace(block=caches.pad(bias.block, 2, x.shape[1]))

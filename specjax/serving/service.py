@@ -226,7 +226,8 @@ class Run:
 
   def tell(self, place: int, piece: Piece) -> None:
     """Passes on what came; in the thread of the worker."""
-    with contextlib.suppress(RuntimeError):  # A closed loop has no readers.
+    # The only such error is that of a closed loop, which has no readers.
+    with contextlib.suppress(RuntimeError):
       self._loop.call_soon_threadsafe(self._came.put_nowait, (place, piece))
 
   async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:

@@ -10,9 +10,10 @@ With tokens ordered by p / q, the larger first, and Q_i, P_i the sums of q and p
 up to the i-th one, the first i are selected with chance F_i = 1 - (1 - Q_i)**2
 at most. So F_i + 1 - P_i bounds the acceptance. Where it is smallest, the order
 is cut in two, and a candidate from before the cut goes before one from behind
-it. The best distribution is p, before the cut up to a factor of q: w =
-min(p, c q). Selecting the earlier token would select those up
-to i too often, by G_i = F_i - W_i: so with some chance the later one is taken.
+it. Behind the cut the best distribution is p. Before it, it is w = min(p, c q),
+with c such that the sum is F at the cut. Selecting the earlier token would
+select those up to i too often, by G_i = F_i - W_i: so with some chance the
+later one is taken.
 
   the earlier token gives way   s_i, whatever the other one is
   or the later one comes first  k_j, whatever the other one is
@@ -58,8 +59,7 @@ def select(p: jax.Array, q: jax.Array) -> Selection:
     jnp.concatenate([zero, x])[cut] for x in (upto, p_upto, most)
   )
 
-  # The sum of min(p, c q) before the cut is F there: the least of sums linear
-  # in c.
+  # The sum of min(p, c q) is the least of sums that are linear in c.
   above = quotient(most_cut - p_cut + p_upto, upto)
   above = jnp.where(late, 0, above).max()
   wanted = jnp.where(late, p, jnp.minimum(p, above * q))

@@ -328,7 +328,7 @@ def test_the_model_the_health_and_the_numbers(served, client):
 def test_the_row_of_a_client_that_went_away_is_free(
   served, monkeypatch, stream
 ):
-  held, before = served.worker.pools[0], served.worker.turns
+  held = served.worker.pools[0]
   cancelled = served.service.counters._metric('specjax:request_cancelled')
   many = cancelled._value.get()
   turn, began = held.turn, threading.Event()
@@ -353,7 +353,6 @@ def test_the_row_of_a_client_that_went_away_is_free(
   assert served.rest()
   assert began.is_set()
   assert cancelled._value.get() - many == 2
-  assert served.worker.turns - before < 50  # Of 80 tokens.
 
 
 def test_pages_of_others_may_not_ask_unless_they_are_allowed(served):

@@ -367,6 +367,9 @@ def test_the_form_of_a_tpu_changes_no_logits(name):
     {'rope_theta': None, 'relative': Relative(8, 6)},
     {'layer_inputs': LayerInputs(16, 2, VOCAB), 'without_attention': (0,)},
     {'sharing': Sharing(1, 40), 'windows': (2, None)},
+    {'latent': models.CHOICES['latents']['latent'], 'rotary_dim': 2},
+    models.CHOICES['one norm'],
+    {'attention_gate': True, 'qk_norm': True},
   ],
 )
 def test_a_pass_of_more_rows_than_tokens_says_nothing_of_them(options):

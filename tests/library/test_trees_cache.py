@@ -120,7 +120,7 @@ def test_rows_are_put_into_a_block_and_nowhere_else(count, rows):
   """Those of tokens: a pass may have more."""
   block, new = numbered(3, 8, 1000), numbered(3, rows, 5000)
   put = jax.jit(cache.put, static_argnums=3)
-  made = put(block, new, 5, count)
+  made = put(block, new, 5, None if count == rows else count)
   for found, old, fresh in zip(*map(by_slot, (made, block, new)), strict=True):
     expected = np.array(old)
     expected[:, :, 5 : 5 + count] = fresh[:, :, :count]

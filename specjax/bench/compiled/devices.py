@@ -36,10 +36,9 @@ _TARGETS = {
   'h100': _HOPPER % (3352320000000, 84978434048, 'NVIDIA H100 80GB HBM3'),
   'h200': _HOPPER % (4800000000000, 150754820096, 'NVIDIA H200'),
 }
-# Flags of XLA: an operation has more of the chip's vector memory than by
-# default.
+# Flags of XLA. These give an operation 96 MiB of a chip's vector memory.
 _MORE_VMEM = {'xla_tpu_scoped_vmem_limit_kib': '98304'}
-FLAGS: Mapping[str, Mapping[str, str]] = {'v5p': _MORE_VMEM, 'v6e': _MORE_VMEM}
+_FLAGS: Mapping[str, Mapping[str, str]] = {'v5p': _MORE_VMEM, 'v6e': _MORE_VMEM}
 # The module of each compiler, and the extra that installs it.
 _COMPILERS = {
   'tpu': ('libtpu', 'aot-tpu'),
@@ -49,7 +48,7 @@ _COMPILERS = {
 
 def flags_of(device: str) -> dict[str, str]:
   """Returns the flags of XLA that programs of a device are compiled with."""
-  return dict(FLAGS.get(device.partition(':')[0], {}))
+  return dict(_FLAGS.get(device.partition(':')[0], {}))
 
 
 def chip_of(device: str) -> Chip:

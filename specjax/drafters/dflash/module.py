@@ -272,7 +272,7 @@ class BlockLayer(Layer):
     q = rotary.rotate(q, positions, *self._rotation())
     new = self.read(x, positions)
     if flight is not None:
-      new = caches.put(flight, new, at, t)
+      new = caches.put(flight, new, at)
     y = attend(
       scale_queries(c, q),
       cache,

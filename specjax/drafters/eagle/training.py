@@ -51,7 +51,7 @@ def from_target(head: Head, params: Any, target_params: Any) -> Any:
   Both sides norm their features, so that only the size of a feature differs.
 
   Args:
-    head: that `check` takes.
+    head: one that `check` accepts; ask it before.
     params: of the head, with whole weights.
     target_params: of its target, likewise.
   """

@@ -63,7 +63,7 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
   matched = jnp.zeros(slots, jnp.int32)
   agree = jnp.ones(slots, bool)
   for back in range(longest):
-    last = tokens[length - 1 - back]
+    last = tokens[length - 1 - back]  # From the end where `agree` is false.
     agree &= (jnp.roll(tokens, back) == last) & (place >= back)
     agree &= length - 1 - back >= 0
     matched += agree
