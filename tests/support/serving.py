@@ -120,6 +120,7 @@ def nothing_compiles(caplog):
 @contextlib.contextmanager
 def serve(folder, **changes):
   """Everything inside is computed in float64, in all threads."""
+  before = jax.config.jax_enable_x64  # Of a service that runs already.
   jax.config.update('jax_enable_x64', True)
   try:
     x, pair = load(folder, **changes)
@@ -140,4 +141,4 @@ def serve(folder, **changes):
       thread.join(30)
     assert not thread.is_alive()
   finally:
-    jax.config.update('jax_enable_x64', False)
+    jax.config.update('jax_enable_x64', before)
