@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.models import cache as caches
-from specjax.models import prefill, sharding, transformer, uniform
+from specjax.models import linear, prefill, sharding, transformer, uniform
 from specjax.models.config import TransformerConfig
 from specjax.types import Source
 
@@ -155,7 +155,8 @@ def _pass(weights, tokens, used, cache, *, target, named):
     taps = range(target.config.num_layers)
   elif named:
     if target.config.device.by_products:
-      shape = *shape[:2], max(rows, -(-target.config.device.rows // batch))
+      padded = linear.pad_rows(tokens[..., None], target.config.device.rows)
+      shape = batch, rows, padded.shape[1]
     listen = nn.intercept_methods(_listener(notes, shape))
     apart = {'apart': True}
   with listen:

@@ -330,18 +330,18 @@ def put(block: KV | None, rows: KV, at, count: int | None = None) -> KV:
   count = rows.v.shape[2] if count is None else count
 
   def one(block, rows, axis):
-    slots = jnp.arange(count if block is None else block.shape[axis])
-    here = (slots >= at) & (slots < at + count)
     if block is not None:
       rows = rows.astype(block.dtype)
+      if rows.shape[axis] == count > 1:
+        return jax.lax.dynamic_update_slice_in_dim(block, rows, at, axis)
+    slots = jnp.arange(count if block is None else block.shape[axis])
+    here = (slots >= at) & (slots < at + count)
     if rows.shape[axis] > count:
       token = jnp.where(here, slots - at, -1)
       ones = jnp.arange(rows.shape[axis])[:, None] == token
       places = 'bgdt,tn->bgdn' if axis == 3 else 'bgtd,tn->bgnd'
       ones = ones.astype(rows.dtype)
       rows = jnp.einsum(places, rows, ones, precision='highest')
-    elif block is not None and count > 1:
-      return jax.lax.dynamic_update_slice_in_dim(block, rows, at, axis)
     if block is None:
       return rows
     return jnp.where(here if axis == 3 else here[:, None], rows, block)

@@ -184,7 +184,7 @@ def test_a_prediction_and_the_loop_by_hand():
 
 
 def test_texts_of_a_language_ended_or_were_cut():
-  """Of four texts two have their end, and one row has none."""
+  """The end stands behind two of four texts; an empty row is no text."""
   moves = np.array([[0, 1], [-1, 1]], np.int16)
   zeros = Automaton('zeros', np.arange(2, dtype=np.int16), moves, (1,), '')
   one = made.run([3, 1], [3, 1], texts=[[0, 0, 1], [0]])

@@ -196,7 +196,7 @@ def test_every_row_of_a_block_and_of_a_batch_is_scored(monkeypatch):
 
 
 def test_each_set_of_weights_is_nudged_once_and_each_way_is_scored(monkeypatch):
-  """Of three ways the first two share theirs."""
+  """The first two ways share weights, and the third has its own."""
   first, other = np.array([1.0]), np.array([2.0])
 
   def one_pass(weights, *_, **options):

@@ -24,7 +24,8 @@ from specjax.bench.parting import HIDDEN, NOWHERE, Parting, Scoring
 from specjax.models import cache as caches
 from specjax.models import layers, rotary, transformer, uniform, variants
 from specjax.models.own import Sizes
-from tests.library.test_bits import VOCAB, made, texts_of
+from specjax.types import KV
+from specjax.types import KV
 from tests.support import models
 
 TEXT = texts_of()[0, 1].tolist()
@@ -150,6 +151,16 @@ def test_a_planted_operation_is_named(operation, monkeypatch):
   monkeypatch.setattr(*PLANTED[operation]())
   both = ways(*form(2 if 'layer1' in operation else 1))
   assert parting.find(both, PROMPT, NEW) == Parting(operation, LEAST)
+
+
+def test_rows_behind_those_of_tokens_are_not_compared():
+  """Two tokens of a text in a pass of eight rows."""
+  rows = jnp.arange(8.0)
+  block = KV(rows[None, None, None], rows[None, None, :, None])
+  given = rows[None, :, None], block, jnp.ones((1, 5, 3))
+  found = [(end, x.ravel().tolist()) for end, x in
+           parting._row_arrays(given, (1, 2, 8))]  # fmt: skip
+  assert found == [('', [0, 1]), ('/keys', [0, 1]), ('/keys', [0, 1])]
 
 
 @pytest.mark.usefixtures('kernel')

@@ -118,7 +118,7 @@ def test_a_cut_is_the_same_by_bits_and_by_digits(dtype, size, float64):
 
 
 def test_a_search_by_bits_ends_where_one_probability_is_left():
-  """Of 2, of five that all reach, and of a half and a quarter."""
+  """Each turn counts the probabilities that reach its threshold."""
   counts = []
 
   def enough(mask):
