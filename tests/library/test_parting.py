@@ -25,7 +25,7 @@ from specjax.models import cache as caches
 from specjax.models import layers, rotary, transformer, uniform, variants
 from specjax.models.own import Sizes
 from specjax.types import KV
-from specjax.types import KV
+from tests.library.test_bits import VOCAB, made, texts_of
 from tests.support import models
 
 TEXT = texts_of()[0, 1].tolist()
