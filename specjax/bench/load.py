@@ -25,7 +25,7 @@ from specjax.cli import hosts, progress
 from specjax.drafters import lm, plain
 from specjax.drafters.heads import files, published
 from specjax.errors import UserError, blame, need
-from specjax.models import layouts, transformer, uniform, variants
+from specjax.models import layouts, uniform, variants
 from specjax.models.layouts import Arranged
 from specjax.prompts import Chosen, conversations
 from specjax.types import Drafter, LoadedDrafter, Spec, Target
@@ -452,7 +452,7 @@ def load_experiment(plan: Plan) -> Loaded:
   # Drafts first: a rule may refuse one, and they are the smaller weights.
   model = exact.model
   if mesh is not None:
-    model = transformer.place(model, mesh)
+    model = variants.place(model, mesh)
   if plan.form.blocks:
     model = variants.for_native(model)
   target = Target(

@@ -178,7 +178,7 @@ def _forms(plan: Plan, target: Description, dtype: str) -> dict[str, tuple]:
   shapes, size = shapes_of(model, dtype), plan.mesh.data * plan.mesh.model
   if size > 1:
     if size <= jax.device_count():
-      model = transformer.place(model, meshes.make_placement(plan.mesh))
+      model = variants.place(model, meshes.make_placement(plan.mesh))
     return {layouts.WHOLE: (model, shapes)}
   models: dict[str, Model] = {}
 

@@ -91,7 +91,7 @@ def from_pytree(
   dtype = resolve(dtype, STORED.get(stored, 'float32'))
   params = parameters.read_parameters(sources, shapes, tensors, dtype)
   nested = flax.traverse_util.unflatten_dict(params, sep='/')
-  form = devices.FORMS.get(jax.default_backend(), devices.CPU)
+  form = devices.here()
   model = variants.for_device(transformer.build(made), form)
   weights = devices.lay_weights(form, nested)
   target = own.as_target(model, weights, tokenizer, eos)

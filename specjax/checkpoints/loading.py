@@ -150,7 +150,7 @@ def _plan(directory, max_length=None, quantized=False) -> _Plan:
     config = dataclasses.replace(config, tied_embeddings=head not in tensors)
     shapes = conversion.shape_params(config)
   sources = conversion.list_sources(family, config, shapes)
-  form = devices.FORMS.get(jax.default_backend(), devices.CPU)
+  form = devices.here()
   model = variants.for_device(transformer.build(config), form)
   if tensors is None:  # They are checked once they are here.
     return _Plan(family, model, shapes, sources, {})
@@ -261,7 +261,7 @@ def load(
     places = flax.traverse_util.flatten_dict(
       transformer.shardings(model.config, placement), sep='/'
     )
-    model = transformer.place(model, placement)
+    model = variants.place(model, placement)
   params = parameters.read_parameters(
     plan.sources, plan.shapes, plan.tensors, dtype, places, form
   )

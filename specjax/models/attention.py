@@ -119,7 +119,8 @@ class AtOnce:
   """Attention to a cache and a block at once; also a `CacheAttention`.
 
   Attributes:
-    fits: (q [B, T, G, H/G, D], cache, block) -> whether there is one for these.
+    fits: (q [B, T, G, H/G, D], cache, block, `Bias` or None) -> whether there
+      is one for these.
     attend: (q, cache, what q sees of it, block, mask [B, T, N] of what is of
       its text, biases [B, H, T, S] and [B, H, T, N] or None) ->
       [B, T, G, H/G, D]. Row n of the block lies behind the cache and the rows
@@ -225,7 +226,7 @@ def attend(
     cache is not None
     and sink is None
     and isinstance(over_cache, AtOnce)
-    and over_cache.fits(q, cache, flight)
+    and over_cache.fits(q, cache, flight, bias)
   ):
     lifts = bias and (lift(jnp.arange(cache.v.shape[2])), bias.block)
     view = View(length, first, sinks, cap=cap)

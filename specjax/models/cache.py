@@ -312,7 +312,13 @@ def rows_of(block: Any) -> int:
   return one.keys.shape[1] if isinstance(one, RecurrentRows) else one.v.shape[2]
 
 
-def put(block: KV | None, rows: KV, at, count: int | None = None) -> KV:
+def put(
+  block: KV | None,
+  rows: KV,
+  at,
+  count: int | None = None,
+  by_product: bool = False,
+) -> KV:
   """A block in flight of N slots with the rows of T tokens from `at` on.
 
   A single row is chosen slot by slot: where a slice is updated, a CPU copies
@@ -326,8 +332,11 @@ def put(block: KV | None, rows: KV, at, count: int | None = None) -> KV:
     rows: keys and values of the pass, those of tokens first.
     at: place [] of the first token, 0 without a block.
     count: T; None: all rows are of tokens.
+    by_product: by ones and zeros, where there are more rows than T.
   """
   count = rows.v.shape[2] if count is None else count
+  if not by_product:
+    rows = KV(rows.k[..., :count], rows.v[:, :, :count])
 
   def one(block, rows, axis):
     if block is not None:
@@ -386,9 +395,13 @@ def _write(cache, flight, path, start, axis):
   """Writes rows of a block for `commit`; layers alike trace it once."""
 
   def one(cache, flight, path, start):  # Of one sequence: an axis less.
-    rows = jnp.take(flight, path, axis=axis - 1, mode='clip')
+    rows = flight
+    if flight.shape[axis - 1] > 1 or len(path) > 1:
+      rows = jnp.take(flight, path, axis=axis - 1, mode='clip')
     return jax.lax.dynamic_update_slice_in_dim(
       cache, rows.astype(cache.dtype), start, axis=axis - 1
     )
 
+  if len(path) == 1:  # A batch of updates is a scatter, which tests its bounds.
+    return one(cache[0], flight[0], path[0], start[0])[None]
   return jax.vmap(one)(cache, flight, path, start)

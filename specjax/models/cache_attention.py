@@ -226,7 +226,8 @@ def fused(implementation: str | None = None) -> CacheAttention:
   return attend
 
 
-def _kernel_fits(q, cache, flight):
+def _kernel_fits(q, cache, flight, bias):
+  del bias
   types = {x.dtype.name for x in (*cache[:2], *flight)}
   slots, width = cache.v.shape[2], q.shape[-1]
   fits = types <= {*native.DTYPES} and native.attends(width, slots)

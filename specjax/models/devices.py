@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from jax.experimental.layout import Format, Layout, with_layout_constraint
 
-from specjax.models import cache_attention
-from specjax.models.attention import CacheAttention
+from specjax.models import cache_attention, flash_decoding
+from specjax.models.attention import AtOnce, CacheAttention
 from specjax.types import KV, KVState
 
 Order = tuple[int, ...]  # axes of an array in memory, the slowest first
@@ -42,6 +42,12 @@ def as_cached(width: int) -> tuple[Order, Order] | None:
   return None
 
 
+def in_order(width: int) -> tuple[Order, Order]:
+  """Returns the orders of a cache that kernels read: as it is declared."""
+  del width
+  return (0, 1, 2, 3), (0, 1, 2, 3)
+
+
 def by_slots(width: int) -> tuple[Order, Order] | None:
   """Returns the orders in which a TPU reads keys and values of a cache."""
   if width % _TILE:
@@ -64,15 +70,17 @@ class DeviceForm:
       in memory; None: as declared.
     cache: (width of a head) -> the orders of a cache's keys and values; None:
       as declared.
-    by_products: a pass of a `Transformer` without experts and states has
-      `rows` in all layers. Products with zeros and ones turn its heads and put
-      its rows in a block: one kernel each, where slices and copies are several.
+    all_layers: a pass of a `Transformer` without experts and states has `rows`
+      in all layers.
+    by_products: products with zeros and ones turn heads and put rows in a
+      block: one kernel each, where slices and copies are several.
   """
 
   rows: int = 1
   attention: CacheAttention = cache_attention.blocked
   order: Callable[[str, tuple[int, ...]], Order | None] = as_declared
   cache: Callable[[int], tuple[Order, Order] | None] = as_cached
+  all_layers: bool = False
   by_products: bool = False
 
 
@@ -82,9 +90,29 @@ CPU = DeviceForm()
 # there takes its form from here, too: the host's platform is another one.
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
-  'gpu': DeviceForm(2, cache_attention.few(32768)),
-  'tpu': DeviceForm(8, cache_attention.few(8192), by_outputs, by_slots, True),
+  'gpu': DeviceForm(
+    2,
+    flash_decoding.make(cache_attention.few(32768)),
+    cache=in_order,
+    all_layers=True,
+  ),
+  'tpu': DeviceForm(
+    8, cache_attention.few(8192), by_outputs, by_slots, True, True
+  ),
 }
+
+
+def here() -> DeviceForm:
+  """Returns the form for the devices that JAX computes on."""
+  platform = jax.default_backend()
+  form = FORMS.get(platform, CPU)
+  if platform == 'gpu' and isinstance(form.attention, AtOnce):
+    # Triton needs one of NVIDIA's of 8.0 and more, which a T4 is not.
+    version = getattr(jax.devices()[0], 'compute_capability', '')
+    major = version.partition('.')[0]
+    if not major.isdigit() or int(major) < 8:
+      return dataclasses.replace(form, attention=form.attention.otherwise)
+  return form
 
 
 def lay_weights(form: DeviceForm, params: Any) -> Any:

@@ -271,7 +271,7 @@ class Layer(nn.Module):
     if new is None:  # The block has the rows of these tokens already.
       new = flight
     elif flight is not None or t > count:
-      new = caches.put(flight, new, at, count)
+      new = caches.put(flight, new, at, count, c.device.by_products)
     sink = None
     if c.sink_logits:
       shape, axes = (c.num_kv_heads, c.group), ('kv_heads', None)

@@ -49,6 +49,8 @@ def pad_rows(x, rows: int):
   wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
   if x.ndim < 2 or x.shape[-2] >= wanted:
     return x
+  if x.shape[-2] == 1:
+    return jnp.broadcast_to(x, (*x.shape[:-2], wanted, x.shape[-1]))
   padding = [(0, 0)] * x.ndim
   padding[-2] = (0, wanted - x.shape[-2])
   return jnp.pad(x, padding)
@@ -95,7 +97,10 @@ def _multiply_low_bits(x, w):
 def embed(table, tokens):
   """Returns rows [..., E] of an embedding [V, E] or `Table`."""
   if not isinstance(table, Table):
-    return table[tokens]
+    # XLA makes a slice of a gather of one row, and gathers all parts of a table
+    # that is split over a GPU's mesh for it.
+    rows = pad_rows(tokens.reshape(-1, 1), 2)[:, 0]
+    return table[rows][: tokens.size].reshape(*tokens.shape, -1)
 
   def columns(x, blocked):
     if not blocked:

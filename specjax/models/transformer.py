@@ -152,7 +152,7 @@ class Transformer(nn.Module):
     inputs = None if c.layer_inputs is None else self.inputs(tokens, x)
     count = x.shape[1]
     # More rows would have experts of their own, and change a state.
-    if c.device.by_products and c.experts is None and c.recurrent is None:
+    if c.device.all_layers and c.experts is None and c.recurrent is None:
       x = pad_rows(x, c.device.rows)
     if bias is not None:
       bias = bias._replace(block=caches.pad(bias.block, 2, x.shape[1]))
@@ -178,10 +178,10 @@ class Transformer(nn.Module):
       new.append(kv)
       if i in taps:
         tapped.append(x[:, :count])
-    x = x[:, :count]
-    shape = (*x.shape[:2], 0, x.shape[2])
+    hidden = self.norm(x)[:, :count]
+    shape = (*hidden.shape[:2], 0, x.shape[2])
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
-    return Output(self.norm(x), tapped, tuple(new))
+    return Output(hidden, tapped, tuple(new))
 
   def last(self, features):
     return self.norm(features)
@@ -277,27 +277,6 @@ def shardings(config: TransformerConfig, placement: Placement):
   return jax.tree.map(
     place, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned)
   )
-
-
-@functools.cache
-def place(model: Model, placement: Placement) -> Model:
-  """The model on a mesh; its parameters must lie as `shardings` says.
-
-  Logits are whole on every device of a row: to draw from them there costs one
-  exchange, where a split distribution would cost many.
-  """
-
-  def forward(params, tokens, *args, **kwargs):
-    out = model.forward(params, placement.constrain(tokens), *args, **kwargs)
-    return placement.constrain(out)
-
-  def head(params, hidden):
-    # All rows of a product are gathered: a TPU is slow with a few of them.
-    rows = pad_rows(hidden, model.config.device.rows)
-    logits = placement.gather_logits(model.head(params, rows))
-    return logits[..., : hidden.shape[-2], :]
-
-  return model._replace(forward=forward, head=head, placement=placement)
 
 
 def causal(batch: int, length: int):

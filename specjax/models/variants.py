@@ -2,6 +2,7 @@
 
 with_cache_attention  another attention over the cache    the same parameters
 for_device            as a platform's compiler wants it   the same parameters
+place                 on a mesh of devices                the same parameters
 narrow                sees less of a text                 the same parameters
 first_layers          fewer layers                        the same parameters
 without               no attention or MLP in some layers  the same parameters
@@ -24,9 +25,10 @@ from specjax.models import (
   reduced_vocab_head,
   transformer,
 )
-from specjax.models.attention import CacheAttention
+from specjax.models.attention import AtOnce, CacheAttention
 from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.devices import DeviceForm
+from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
 
 
@@ -38,7 +40,7 @@ def _changed(model: Model, keeps_head: bool = True, **changes: Any) -> Model:
   config = dataclasses.replace(_ours(model, *changes), **changes)
   made = transformer.build(config)
   if model.placement is not None:
-    made = transformer.place(made, model.placement)
+    made = place(made, model.placement)
   return made._replace(head=model.head) if keeps_head else made
 
 
@@ -83,6 +85,31 @@ def for_device(model: Model, form: DeviceForm) -> Model:
     form: of `devices.FORMS`, or one of your own.
   """
   return _with(model, attention=form.attention, device=form)
+
+
+@functools.cache
+def place(model: Model, placement: Placement) -> Model:
+  """The model on a mesh; its parameters must lie as `shardings` says.
+
+  Logits are whole on every device of a row: to draw from them there costs one
+  exchange, where a split distribution would cost many. XLA does not split
+  kernels, so that the cache is read without one.
+  """
+  attention = model.config.attention
+  if isinstance(attention, AtOnce):
+    model = with_cache_attention(model, attention.otherwise)
+
+  def forward(params, tokens, *args, **kwargs):
+    out = model.forward(params, placement.constrain(tokens), *args, **kwargs)
+    return placement.constrain(out)
+
+  def head(params, hidden):
+    # All rows of a product are gathered: a TPU is slow with a few of them.
+    rows = linear.pad_rows(hidden, model.config.device.rows)
+    logits = placement.gather_logits(model.head(params, rows))
+    return logits[..., : hidden.shape[-2], :]
+
+  return model._replace(forward=forward, head=head, placement=placement)
 
 
 def narrow(model: Model, window: int, sinks: int = 0) -> Model:

@@ -117,8 +117,7 @@ def assumptions(made: dict) -> str:
     accepted = f' A drafted token is accepted with chance {made["alpha"]:g}.'
   return paragraph(
     f'Assumed: {how}. Loops over the cache in use turn as for {made["used"]} '
-    f'slots, bisections of top-k and top-p 31 times; exchanges between chips '
-    f'take no time.{accepted}'
+    f'slots; exchanges between chips take no time.{accepted}'
   )
 
 

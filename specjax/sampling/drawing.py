@@ -57,6 +57,7 @@ def draw(coins: jax.Array, weights: jax.Array) -> jax.Array:
   """
   size = weights.shape[-1]
   blocks = jnp.pad(weights, (0, -size % _BLOCK)).reshape(-1, _BLOCK)
-  block = _invert(coins[0], blocks.sum(-1))
+  # Without the barrier XLA would sum up all weights once more.
+  block = _invert(coins[0], jax.lax.optimization_barrier(blocks.sum(-1)))
   inside = _invert(coins[1], blocks[block])
   return jnp.minimum(block * _BLOCK + inside, size - 1)

@@ -16,7 +16,7 @@ from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
 from specjax.errors import UserError
 from specjax.loop import generate
-from specjax.models import sharding, transformer
+from specjax.models import sharding, transformer, variants
 from specjax.types import KV, Params, Spec, SpecState
 from tests.support import models, tiny, tiny_families
 
@@ -284,7 +284,7 @@ def test_collectives_of_a_step_are_counted():
 
 def test_a_state_on_a_mesh_may_be_made_inside_a_program():
   placement = sharding.Placement(sharding.make_mesh(1, 1))
-  target = transformer.place(models.TARGET, placement)
+  target = variants.place(models.TARGET, placement)
   spec = Spec(target, plain.make(), verify.token)
 
   def texts(weights):

@@ -237,7 +237,8 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
       for kind, sequence in dumped.items():
         (place / f'{name}-{depth}.{kind}').write_text(sequence)
   module = hlo.Module(text)
-  turns = hlo.turns_of(module, spans(shapes, name), x.gamma)
+  widest = max(x.widths) if name == 'tree' else 1
+  turns = hlo.turns_of(module, spans(shapes, name), x.gamma, widest)
   per_cycle = chip.bandwidth / chip.clock if chip.clock else 0.0
   step, call = hlo.count(module, turns, per_cycle)
   for (what, *place), number in call.items():

@@ -235,18 +235,19 @@ def place_of(path: str) -> tuple[str, str]:
 
 
 def turns_of(
-  module: Module, span: Callable[[str, int], int], gamma: int
+  module: Module, span: Callable[[str, int], int], gamma: int, widest: int = 1
 ) -> dict[str, float]:
   """Returns how often each loop turns, which only a device knows.
 
   A walk over the slots in use has a loop over blocks of 512, and one over the
-  rest in blocks of 128. A chain is drafted to its end. A bisection turns as
-  often as floats of 32 bits allow.
+  rest in blocks of 128. A chain is drafted to its end. A rule for trees judges
+  all first children at once, then all second ones, and so on.
 
   Args:
     module: the program.
     span: (phase, layer) -> slots that the layer walks over.
     gamma: drafted tokens.
+    widest: most children of a node.
   """
   turns: dict[str, float] = {}
   for ops in module.computations.values():
@@ -255,7 +256,7 @@ def turns_of(
       if op.kind != 'while':
         continue
       known = re.search(_KNOWN, op.line) or re.search(_SAID, op.path)
-      inner = op.path.removesuffix('/while').split('/')
+      inside = op.path.removesuffix('/while').split('/')
       layer = re.search(r'layer(\d+)/attention/', op.path)
       if known:
         turns[op.name] = int(known[1])
@@ -267,11 +268,10 @@ def turns_of(
         large = seen[op.path] % 2 == 0
         turns[op.name] = slots // 512 if large else -(-(slots % 512) // 128)
         seen[op.path] += 1
-      elif inner[-1] == 'propose':
+      elif inside[-1] == 'propose':
         turns[op.name] = gamma - 1
       else:
-        bisects = inner[-1] != inner[0] and '/while/body/' in op.path
-        turns[op.name] = 31 if bisects else 1
+        turns[op.name] = widest if 'judge' in inside else 1
   return turns
 
 
@@ -448,7 +448,9 @@ def count_thunks(
     if kind == 'While' and op is not None:
       inner = 1.0 if op is main else times * turns[op.name]
       tests = inner + (0.0 if op is main else times)
-      if not graph and not re.search(_KNOWN, op.line):
+      if not graph and re.search(_KNOWN, op.line):
+        tests = 0.0  # The host counts the turns itself.
+      elif not graph:
         counts['waits', *place] += tests
       stack.append((indent, inner, graph))
     elif kind == 'CommandBuffer':

@@ -238,7 +238,7 @@ def lower(x: Shapes, name: str) -> Any:
   models = bare
   if split:
     places = [place for _, place in x.pair]
-    models = [*map(transformer.place, bare, places)]
+    models = [*map(variants.place, bare, places)]
   held = [
     layout.lay_weights(
       x.form, put(x.weights(model), transformer.shardings(config, place))

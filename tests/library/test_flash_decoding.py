@@ -1,0 +1,229 @@
+"""Kernels of GPUs, interpreted, against a softmax of one query at a time."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import sampling, verify
+from specjax.drafters import lm
+from specjax.models import (
+  attention,
+  cache_attention,
+  devices,
+  flash_decoding,
+  variants,
+)
+from specjax.models.sharding import Placement, make_mesh
+from specjax.types import KV, Params, Spec
+from tests.support import models
+from tests.support.attention import (
+  CASES,
+  LENGTH,
+  SLOTS,
+  B,
+  G,
+  expected,
+  make,
+  options_of,
+)
+
+OTHERWISE = cache_attention.few(32768)
+WAY = flash_decoding.make(OTHERWISE)
+PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6]]
+
+
+@pytest.fixture(autouse=True)
+def _few_at_once(monkeypatch):
+  """Nine turns of slots, shared by four programs: the first has three turns."""
+  monkeypatch.setattr(flash_decoding, '_SLOTS', 32)
+  monkeypatch.setattr(flash_decoding, '_PROGRAMS', 4 * B * G)
+
+
+def attend(data, first=None, sinks=0, cap=None, length=LENGTH):
+  q, cache, block, mask, _ = data
+  cache, block = KV(*map(jnp.asarray, cache)), KV(*map(jnp.asarray, block))
+  q = jnp.asarray(q, cache.k.dtype)
+  assert WAY.fits(q, cache, block, None)
+
+  @jax.jit
+  def run(length, first):
+    view = attention.View(length, first, sinks, cap=cap)
+    return WAY.attend(q, cache, view, block, mask, None)
+
+  return run(length, first)
+
+
+@pytest.mark.parametrize(
+  ('tokens', 'width', 'block', 'dtype', 'case'),
+  [
+    *(
+      (4, 32, 9, 'float32', case)
+      for case in CASES
+      if not CASES[case].get('bias')
+    ),
+    (1, 64, 1, 'float32', 'all'),
+    (1, 16, 16, 'float32', 'sinks'),
+    (3, 32, 5, 'bfloat16', 'all'),
+    # Two and three rounds of 64 queries.
+    (40, 16, 40, 'float32', 'window'),
+    (80, 16, 80, 'float32', 'all'),
+  ],
+)
+def test_it_is_the_softmax_over_all_that_is_seen(
+  tokens, width, block, dtype, case
+):
+  data = make(tokens, width, block, dtype)
+  options = options_of(tokens, data[-1], **CASES[case])
+  del options['bias']
+  found = np.asarray(attend(data, **options), np.float64)
+  q = np.asarray(jnp.asarray(data[0], dtype), np.float32)
+  want, scale = expected((q, *data[1:]), **options)
+  # A weight and a result of 16 bits are each rounded by half of this.
+  error = float(jnp.finfo(dtype).eps) if dtype == 'bfloat16' else 4e-6
+  assert (np.abs(found - want) <= error * scale).all()
+
+
+def test_what_is_in_no_use_does_not_matter():
+  q, cache, block, mask, bias = make(4, 16, 5)
+  want = attend((q, cache, block, mask, bias))
+  unused = np.arange(SLOTS) >= LENGTH[:, None]
+  broken = (
+    np.where(unused[:, None, None], np.float32(1e30), cache[0]),
+    np.where(unused[:, None, :, None], np.float32(1e30), cache[1]),
+  )
+  found = attend((q, broken, block, mask, bias))
+  np.testing.assert_array_equal(found, want)
+
+
+def test_turns_of_slots_in_no_use_are_not_read():
+  q, cache, block, mask, bias = make(4, 16, 5)
+  length = np.array([0, 1, 33], np.int32)
+  beyond = np.arange(SLOTS) >= -(-length[:, None] // 32) * 32
+  broken = (
+    np.where(beyond[:, None, None], np.float32(np.nan), cache[0]),
+    np.where(beyond[:, None, :, None], np.float32(np.nan), cache[1]),
+  )
+  want = attend((q, cache, block, mask, bias), length=length)
+  found = attend((q, broken, block, mask, bias), length=length)
+  np.testing.assert_array_equal(found, want)
+
+
+def test_turns_before_a_window_are_not_read():
+  q, cache, block, mask, bias = make(1, 16, 1)
+  first = np.array([[-5], [70], [250]], np.int32)
+  before = np.arange(SLOTS) < first // 32 * 32
+  broken = (
+    np.where(before[:, None, None], np.float32(np.nan), cache[0]),
+    np.where(before[:, None, :, None], np.float32(np.nan), cache[1]),
+  )
+  want = attend((q, cache, block, mask, bias), first)
+  found = attend((q, broken, block, mask, bias), first)
+  np.testing.assert_array_equal(found, want)
+
+
+def test_a_query_that_sees_nothing_has_zeros():
+  q, cache, block, mask, bias = make(2, 16, 3)
+  found = attend((q, cache, block, np.zeros_like(mask), bias))
+  assert not np.asarray(found[0]).any()
+  assert np.asarray(found[1]).any()
+
+
+@pytest.mark.parametrize(
+  ('change', 'fits'),
+  [
+    ({}, True),
+    ({'d': 256}, True),
+    ({'bias': attention.Bias(jnp.zeros((4, 2)), jnp.zeros(1))}, False),
+    ({'dtype': np.float16}, True),
+    ({'dtype': np.float64}, False),
+    ({'own': np.float16}, False),
+    ({'d': 48}, False),  # no power of 2
+    ({'d': 8}, False),  # less than a product has
+    ({'keys': 16}, False),  # latents
+    ({'slots': 48}, False),
+    ({'t': 256}, True),
+    ({'t': 257}, False),
+  ],
+)
+def test_shapes_that_it_has(change, fits):
+  x = {'d': 32, 't': 3, 'slots': 64, 'dtype': np.float32, 'bias': None}
+  x |= change
+  keys, dtype = x.get('keys', x['d']), x['dtype']
+
+  def memory(slots, dtype):
+    return KV(
+      np.zeros((1, 1, keys, slots), dtype),
+      np.zeros((1, 1, slots, x['d']), dtype),
+    )
+
+  q = np.zeros((1, x['t'], 1, 2, x['d']), dtype)
+  cache, block = memory(x['slots'], dtype), memory(3, x.get('own', dtype))
+  assert WAY.fits(q, cache, block, x['bias']) is fits
+
+
+@functools.cache
+def _pair():
+  """A target whose heads have 16 entries, and its first layer as a draft."""
+  target, draft = (
+    models.tiny(models.VOCAB, n, head_dim=16, width=32) for n in (2, 1)
+  )
+  return target, draft, target.init(jax.random.key(0))
+
+
+def test_the_form_of_a_gpu_decodes_the_same_texts(monkeypatch):
+  target, draft, weights = _pair()
+  weights = Params(weights, weights)
+  calls = []
+  run = flash_decoding._run
+  monkeypatch.setattr(
+    flash_decoding, '_run', lambda *x, **y: calls.append(0) or run(*x, **y)
+  )
+
+  def decode(form):
+    one, other = (variants.for_device(m, form) for m in (target, draft))
+    spec = Spec(one, lm.make(other, 3), verify.token)
+    values = sampling.make(2, [0.0, 1.0])
+    return models.decoded(
+      spec, weights, PROMPTS, values, new_tokens=20, slots=256
+    ).tokens
+
+  want = decode(devices.CPU)
+  assert not calls
+  form = devices.DeviceForm(2, WAY, cache=devices.in_order, all_layers=True)
+  np.testing.assert_array_equal(decode(form), want)
+  assert calls
+
+
+def test_on_a_mesh_the_cache_is_read_without_a_kernel():
+  target, *_ = _pair()
+  form = devices.FORMS['gpu']
+  placement = Placement(make_mesh(1, 1))
+  placed = variants.place(variants.for_device(target, form), placement)
+  assert placed.config.attention is form.attention.otherwise
+  assert placed.config.device == form
+  assert placed.placement is placement
+
+
+@pytest.mark.parametrize(
+  ('version', 'kernel'),
+  [
+    ('9.0', True),
+    ('8.0', True),
+    ('7.5', False),
+    ('gfx942', False),
+    ('', False),
+  ],
+)
+def test_an_old_gpu_has_no_kernel(monkeypatch, version, kernel):
+  class Device:
+    compute_capability = version
+
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(jax, 'devices', lambda: [Device])
+  form = devices.FORMS['gpu']
+  attend = form.attention if kernel else form.attention.otherwise
+  assert devices.here().attention is attend
+  assert devices.here().rows == form.rows
