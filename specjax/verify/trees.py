@@ -38,9 +38,10 @@ def residuals(
   return jax.lax.fori_loop(0, most, turn, (jnp.zeros(nodes, p.dtype), p))
 
 
-def _recursive(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
+def _children(draft: Draft, rows: jax.Array) -> jax.Array:
+  """Returns the nodes [..., N] that hang below rows [...]."""
   exists = jnp.arange(draft.tokens.shape[0]) < draft.size
-  return residuals(draft, scores.probs, exists)
+  return (draft.parents == rows[..., None]) & exists
 
 
 def recursive_accept(draft: Draft, scores: Scores) -> jax.Array:
@@ -53,22 +54,40 @@ def recursive_accept(draft: Draft, scores: Scores) -> jax.Array:
   """
   if draft.tokens.shape[0] == 0:
     return jnp.zeros(0, scores.probs.dtype)
-  return _recursive(draft, scores)[0]
+  exists = jnp.arange(draft.tokens.shape[0]) < draft.size
+  return residuals(draft, scores.probs, exists)[0]
 
 
 def recursive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   """The rest of p after the rejected children of a row."""
+  p = scores.probs[row]
   if draft.tokens.shape[0] == 0:
-    return scores.probs[row]
-  return _recursive(draft, scores)[1][row]
+    return p
+  q = drafted_probs(draft, p.shape[-1], p.dtype)
+  rank, below = trees.rank(draft.parents), _children(draft, row)
+
+  def turn(i, left):
+    child = below & (rank == i)
+    rest = residual(left - q[jnp.argmax(child)], left)
+    return jnp.where(child.any(), rest, left)
+
+  most = jnp.where(below, rank + 1, 0).max(initial=0)
+  return jax.lax.fori_loop(0, most, turn, p)
 
 
 recursive = Rule(recursive_accept, recursive_rest, lossless=True)
 
 
-def _untried(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
-  """Acceptance [N] of every node, and p [N+1, V] without a row's children."""
+def naive_accept(draft: Draft, scores: Scores) -> jax.Array:
+  """p(x) over what earlier siblings have left of p.
+
+  The target's own token is among the children of a row, or it is not: naive
+  sampling in SpecInfer (Miao et al., arXiv:2305.09781, section 4.3). How the
+  draft was drawn does not matter, and neither does q.
+  """
   p = scores.probs
+  if draft.tokens.shape[0] == 0:
+    return jnp.zeros(0, p.dtype)
   nodes, place = draft.tokens.shape[0], jnp.arange(draft.tokens.shape[0])
   rank, exists = trees.rank(draft.parents), place < draft.size
 
@@ -83,19 +102,7 @@ def _untried(draft: Draft, scores: Scores) -> tuple[jax.Array, jax.Array]:
     return accept, jnp.where((child < nodes)[:, None], tried, left)
 
   most = jnp.where(exists, rank + 1, 0).max(initial=0)
-  return jax.lax.fori_loop(0, most, turn, (jnp.zeros(nodes, p.dtype), p))
-
-
-def naive_accept(draft: Draft, scores: Scores) -> jax.Array:
-  """p(x) over what earlier siblings have left of p.
-
-  The target's own token is among the children of a row, or it is not: naive
-  sampling in SpecInfer (Miao et al., arXiv:2305.09781, section 4.3). How the
-  draft was drawn does not matter, and neither does q.
-  """
-  if draft.tokens.shape[0] == 0:
-    return jnp.zeros(0, scores.probs.dtype)
-  return _untried(draft, scores)[0]
+  return jax.lax.fori_loop(0, most, turn, (jnp.zeros(nodes, p.dtype), p))[0]
 
 
 def naive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
@@ -103,7 +110,8 @@ def naive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   p = scores.probs[row]
   if draft.tokens.shape[0] == 0:
     return p
-  return residual(_untried(draft, scores)[1][row], p)
+  tried = jnp.where(_children(draft, row), draft.tokens, len(p))
+  return residual(p.at[tried].set(0, mode='drop'), p)
 
 
 naive = Rule(naive_accept, naive_rest, lossless=True, placed=True)
@@ -119,21 +127,17 @@ def refuses_dependent(drafter: Drafter) -> str:
   )
 
 
-def _transport(draft: Draft, scores: Scores):
-  """rho [N+1], overlap beta(rho) and the chance that a child is accepted.
+def _transport(draft: Draft, scores: Scores, rows: jax.Array):
+  """rho [R] of rows, overlap beta(rho) and the chance of a child of each.
 
   rho solves 1 - (1 - beta)^k = rho beta with beta = sum(min(p / rho, q)) for
-  the k children of a row; q [N+1, V] is returned too. The upper end of the
+  the k children of a row; q [R, V] is returned too. The upper end of the
   bisection keeps what is left of p from being negative.
   """
-  p = scores.probs
-  nodes = draft.tokens.shape[0]
-  place = jnp.arange(nodes)
-  exists = place < draft.size
-  first = trees.child(draft.parents, trees.rank(draft.parents) == 0)
-  q = drafted_probs(draft, p.shape[-1], p.dtype)[jnp.minimum(first, nodes - 1)]
-  below = draft.parents == jnp.arange(nodes + 1)[:, None]
-  k = (below & exists).sum(-1).astype(p.dtype)
+  p = scores.probs[rows]
+  below = _children(draft, rows)
+  q = drafted_probs(draft, p.shape[-1], p.dtype)[jnp.argmax(below, -1)]
+  k = below.sum(-1).astype(p.dtype)
 
   def overlap(rho):
     return jnp.minimum(p / rho[:, None], q).sum(-1)
@@ -162,8 +166,8 @@ def k_seq_accept(draft: Draft, scores: Scores) -> jax.Array:
 
   Every candidate of a row is judged by the same threshold.
   """
-  rho, _, _, q = _transport(draft, scores)
   above = draft.parents
+  rho, _, _, q = _transport(draft, scores, jnp.arange(len(above) + 1))
   p = at_tokens(scores.probs[above], draft.tokens)
   return jnp.minimum(
     quotient(p, rho[above] * at_tokens(q[above], draft.tokens)), 1
@@ -172,7 +176,7 @@ def k_seq_accept(draft: Draft, scores: Scores) -> jax.Array:
 
 def k_seq_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   """The rest of p after the candidates of a row, all rejected."""
-  rho, beta, chance, q = (x[row] for x in _transport(draft, scores))
+  rho, beta, chance, q = (x[0] for x in _transport(draft, scores, row[None]))
   p = scores.probs[row]
   # beta is 0 where p and q have nothing in common: nothing was accepted.
   share = quotient(chance, rho * beta)
