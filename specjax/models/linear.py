@@ -45,11 +45,14 @@ def is_blocked(w) -> bool:
 
 
 def pad_rows(x, rows: int):
-  """Appends zeros along T of x [..., T, in], so that it has so many rows."""
+  """Appends rows along T of x [..., T, in], so that it has so many.
+
+  They are zeros, or the only row once more, which a GPU need not write.
+  """
   wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
   if x.ndim < 2 or x.shape[-2] >= wanted:
     return x
-  if x.shape[-2] == 1:
+  if wanted == 2:
     return jnp.broadcast_to(x, (*x.shape[:-2], wanted, x.shape[-1]))
   padding = [(0, 0)] * x.ndim
   padding[-2] = (0, wanted - x.shape[-2])
@@ -63,7 +66,7 @@ def multiply(x, w, rows: int = 1):
     x: [..., T, in].
     w: the weight.
     rows: fewest rows of the product, see `devices.DeviceForm`. Where x has
-      fewer, zeros are appended along T.
+      fewer, rows are appended along T.
 
   Returns:
     [..., *outputs]; of blocks [..., C * c].
