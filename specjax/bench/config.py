@@ -348,7 +348,8 @@ class Compiled:
     tau: tokens per target call that were measured for a chain; by default
       those that follow from alpha.
     mesh: chips to split over.
-    attention: blocked, padded, fused or cudnn; empty: as the library has it.
+    attention: blocked, padded, fused, cudnn or split; empty: as the library
+      has it.
     exact: bits: the target computes each row with the bits of plain decoding,
       see `models.uniform`. auto: as fast as it goes.
     texts: a folder for the compiled programs.
@@ -374,6 +375,6 @@ class Compiled:
   alpha: Annotated[float, Between(0, 1)] = 0.8
   tau: Annotated[float, Between(1)] | None = None
   mesh: Mesh = dataclasses.field(default_factory=Mesh)
-  attention: Literal['', 'blocked', 'padded', 'fused', 'cudnn'] = ''
+  attention: Literal['', 'blocked', 'padded', 'fused', 'cudnn', 'split'] = ''
   exact: Literal['auto', 'bits'] = 'auto'
   texts: str = ''

@@ -4,6 +4,7 @@
   padded    reads all slots, in use or not, in one product
   few()     padded for few queries and slots, blocked for more
   fused()   hands all slots to the attention of `jax.nn`
+  split     lets programs of a GPU share the slots in use, `flash_decoding`
   kernel    hands cache and block to `specjax.native`, which walks, too
 
 `TransformerConfig.attention` chooses one. Reading a cache costs what is read of
@@ -12,10 +13,10 @@ it and copied for it:
   CPU        blocked, the default: a step costs what is in use, and hardly
              depends on the maximum (results/limit). With weights in blocks for
              the kernel (`variants.to_native`), kernel.
-  GPU, TPU   few, by the estimates of their compilers (docs/devices.md): the
-             host of a GPU waits for each turn of a loop whose length only the
-             device knows. `experiments.step_costs` compares the ways on the
-             device at hand.
+  GPU        split, by the estimates of its compiler (docs/devices.md): the host
+             waits for each turn of a loop whose length only the device knows.
+  TPU        few, by those estimates, too. `experiments.step_costs` compares the
+             ways on the device at hand.
 """
 
 import functools
@@ -24,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import native
+from specjax.models import flash_decoding
 from specjax.models.attention import (
   AtOnce,
   CacheAttention,
@@ -250,3 +252,4 @@ def _kernel_attend(q, cache, view, flight, mask, bias):
 
 
 kernel = AtOnce(_kernel_fits, _kernel_attend, otherwise=blocked)
+split = AtOnce(flash_decoding.fits, flash_decoding.attend, few(32768))

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental.layout import Format, Layout, with_layout_constraint
 
-from specjax.models import cache_attention, flash_decoding
+from specjax.models import cache_attention
 from specjax.models.attention import AtOnce, CacheAttention
 from specjax.types import KV, KVState
 
@@ -92,7 +92,7 @@ FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
   'gpu': DeviceForm(
     2,
-    flash_decoding.make(cache_attention.few(32768)),
+    cache_attention.split,
     cache=in_order,
     all_layers=True,
   ),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from specjax.models.attention import AtOnce, CacheAttention, View
+from specjax.models.attention import View
 from specjax.types import KV
 
 _DTYPES = 'bfloat16', 'float16', 'float32'
@@ -24,10 +24,8 @@ _ROWS = 64  # queries of a program, at most
 _NUMBERS = 8192  # of the values that it gathers, at most
 _QUERIES = 512  # of a group of heads, at most
 _SLOTS = 128  # of a turn, at most
-_BYTES = (
-  16384  # of the keys of a turn: two turns' fit into any GPU's own memory
-)
-_PROGRAMS = 128  # that are at work at once: about the processors of a GPU
+_BYTES = 16384  # of the keys of a turn, at most: a GPU's caches hold two turns
+_PROGRAMS = 128  # at work at once, about as many as a GPU has processors
 
 
 def _power(least: int) -> int:
@@ -83,7 +81,7 @@ def _share(
   first = [triton.load(x, mask=real, other=length) for x in first_ref]
   lowest = jnp.finfo(jnp.float32).min
 
-  def attend(k, v, keep, part):
+  def add(k, v, keep, part):
     top, total, value = part
     score = triton.dot(q, k)
     if cap is not None:
@@ -100,7 +98,7 @@ def _share(
     v = triton.load(near_v_ref, mask=inside[:, None], other=0.0)
     both = real[:, None] & inside[None]
     seen = triton.load(seen_ref, mask=both, other=0)
-    return attend(k, v, seen > 0, part)
+    return add(k, v, seen > 0, part)
 
   def turn(i, part):
     at = (begin + share + i * shares) * size
@@ -110,7 +108,7 @@ def _share(
     for x in first:
       near = slot[None] >= x[:, None]
       keep &= near | (slot[None] < sinks) if sinks else near
-    return attend(k_ref[:, slots], v_ref[slots, :], keep, part)
+    return add(k_ref[:, slots], v_ref[slots, :], keep, part)
 
   part = (
     jnp.full((rows,), lowest / 4, jnp.float32),
@@ -157,13 +155,13 @@ def _merge(
   triton.store(out_ref, made.astype(out_ref.dtype), mask=real[:, None])
 
 
-def _attend(q, cache, view: View, flight, mask, bias):
+def attend(q, cache, view: View, flight, mask, bias):
   """See `AtOnce.attend`; the queries of a group are its rows."""
   del bias
   b, t, g, r, d = q.shape
-  place = view.length[:, None, None] + jnp.cumsum(mask, -1) - 1
   first = view.first
   if first is not None:
+    place = view.length[:, None, None] + jnp.cumsum(mask, -1) - 1
     near = place >= first[..., None]
     if view.sinks:
       near |= place < view.sinks
@@ -241,12 +239,3 @@ def _run(
     ),
     out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
   )(*parts)
-
-
-def make(otherwise: CacheAttention) -> AtOnce:
-  """Returns attention by the kernels where they fit.
-
-  Args:
-    otherwise: attention to the cache alone, where they do not.
-  """
-  return AtOnce(fits, _attend, otherwise)

@@ -30,8 +30,7 @@ from tests.support.attention import (
   options_of,
 )
 
-OTHERWISE = cache_attention.few(32768)
-WAY = flash_decoding.make(OTHERWISE)
+WAY = cache_attention.split
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6]]
 
 
@@ -122,6 +121,18 @@ def test_turns_before_a_window_are_not_read():
   want = attend((q, cache, block, mask, bias), first)
   found = attend((q, broken, block, mask, bias), first)
   np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize('where', ['query', 'key', 'value'])
+def test_what_is_no_number_stays_so(where):
+  """The loop ends a text by it."""
+  q, cache, block, mask, bias = make(2, 16, 3)
+  q, keys, values = q.copy(), *(np.array(x) for x in cache)
+  array = {'query': q[1, 0], 'key': keys[1], 'value': values[1]}[where]
+  array[..., 0] = np.nan
+  found = np.asarray(attend((q, (keys, values), block, mask, bias)))
+  assert np.isnan(found[1, 0]).any(-1).all()
+  assert np.isfinite(found[2]).all()
 
 
 def test_a_query_that_sees_nothing_has_zeros():

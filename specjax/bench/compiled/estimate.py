@@ -43,6 +43,7 @@ ATTENTIONS = {
   'padded': cache_attention.padded,
   'fused': cache_attention.fused('xla'),
   'cudnn': cache_attention.fused('cudnn'),
+  'split': cache_attention.split,
 }
 
 
