@@ -178,10 +178,10 @@ class Transformer(nn.Module):
       new.append(kv)
       if i in taps:
         tapped.append(x[:, :count])
-    hidden = self.norm(x)[:, :count]
-    shape = (*hidden.shape[:2], 0, x.shape[2])
+    x = x[:, :count]
+    shape = (*x.shape[:2], 0, x.shape[2])
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
-    return Output(hidden, tapped, tuple(new))
+    return Output(self.norm(x), tapped, tuple(new))
 
   def last(self, features):
     return self.norm(features)
