@@ -30,6 +30,7 @@ from specjax.models.config import TransformerConfig, narrowed_to
 from specjax.models.devices import DeviceForm
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
+from specjax.types import KV
 
 
 def _changed(model: Model, keeps_head: bool = True, **changes: Any) -> Model:
@@ -88,16 +89,40 @@ def for_device(model: Model, form: DeviceForm) -> Model:
 
 
 @functools.cache
+def _on_each_device(placement: Placement) -> AtOnce:
+  """Returns attention by kernels of every device: XLA does not split them."""
+  whole = cache_attention.split
+
+  def attend(q, cache, view, flight, mask, bias):
+    def alone(q, cache, length, flight, mask, first):
+      seen = view._replace(length=length, first=first)
+      return whole.attend(q, cache, seen, flight, mask, bias)
+
+    heads = 'batch', None, 'kv_heads', None, None
+    where = placement.place(heads, q.shape).spec
+    rest = KV(cache.k, cache.v), view.length, flight, mask, view.first
+    specs = jax.tree.map(lambda x: x.spec, placement.of_rows(rest))
+    run = jax.shard_map(
+      alone,
+      mesh=placement.mesh,
+      in_specs=(where, *specs),
+      out_specs=where,
+      check_vma=False,
+    )
+    return run(q, *rest)
+
+  return AtOnce(whole.fits, attend, whole.otherwise)
+
+
+@functools.cache
 def place(model: Model, placement: Placement) -> Model:
   """The model on a mesh; its parameters must lie as `shardings` says.
 
   Logits are whole on every device of a row: to draw from them there costs one
-  exchange, where a split distribution would cost many. XLA does not split
-  kernels, so that the cache is read without one.
+  exchange, where a split distribution would cost many.
   """
-  attention = model.config.attention
-  if isinstance(attention, AtOnce):
-    model = with_cache_attention(model, attention.otherwise)
+  if model.config.attention is cache_attention.split:
+    model = with_cache_attention(model, _on_each_device(placement))
 
   def forward(params, tokens, *args, **kwargs):
     out = model.forward(params, placement.constrain(tokens), *args, **kwargs)

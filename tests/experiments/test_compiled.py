@@ -458,13 +458,17 @@ def test_counts_grow_with_the_layers(monkeypatch):
     depths = one.target.num_layers, one.draft.num_layers
     asked.append((name, *depths))
     return hlo.Counts(
-      {('nodes', 'score', ''): 5 + 3 * depths[0] + 2 * depths[1]}
+      {
+        ('nodes', 'score', ''): 5 + 3 * depths[0] + 2 * depths[1],
+        ('temporary', '', ''): 10 - depths[0],
+      }
     )
 
   monkeypatch.setattr(estimate, 'compile_program', compiled)
   for name, drafts in (('chain', True), ('plain', False)):
     made = estimate.count_program(Compiled(), shapes(), name)
     assert made['nodes', 'score', ''] == 5 + 3 * 32 + 2 * (16 if drafts else 2)
+    assert made['temporary', '', ''] == 0
   assert asked == [
     *(('chain', 2, 2), ('chain', 4, 2), ('chain', 2, 4)),
     *(('plain', 2, 2), ('plain', 4, 2)),

@@ -18,7 +18,7 @@ from specjax.models import (
 )
 from specjax.models.sharding import Placement, make_mesh
 from specjax.types import KV, Params, Spec
-from tests.support import models
+from tests.support import models, processes
 from tests.support.attention import (
   CASES,
   LENGTH,
@@ -208,14 +208,26 @@ def test_the_form_of_a_gpu_decodes_the_same_texts(monkeypatch):
   assert calls
 
 
-def test_on_a_mesh_the_cache_is_read_without_a_kernel():
+def test_a_model_on_a_mesh_keeps_its_kernels_when_it_is_changed():
   target, *_ = _pair()
   form = devices.FORMS['gpu']
   placement = Placement(make_mesh(1, 1))
   placed = variants.place(variants.for_device(target, form), placement)
-  assert placed.config.attention is form.attention.otherwise
+  way = placed.config.attention
+  assert (way.fits, way.otherwise) == (WAY.fits, WAY.otherwise)
   assert placed.config.device == form
-  assert placed.placement is placement
+  assert variants.narrow(placed, 9).config.attention is way
+
+
+@pytest.mark.slow
+def test_devices_of_a_mesh_attend_to_what_they_have():
+  flag = '--xla_force_host_platform_device_count=4'
+  done = processes.run(
+    'tests.support.split_on_mesh', XLA_FLAGS=flag, JAX_PLATFORMS='cpu'
+  )
+  assert done.returncode == 0, done.stderr
+  difference, largest = map(float, done.stdout.split())
+  assert difference < 1e-5 * largest
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,10 @@ def count_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
     more = (both[place].num_layers - close) / (far - close)
     for key in {*first, *other}:
       made[key] += (other[key] - first[key]) * more
+  for (
+    key
+  ) in first:  # Memory that is used again may be less where there is more.
+    made[key] = max(made[key], 0)
   return made
 
 
