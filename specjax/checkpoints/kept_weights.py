@@ -2,9 +2,9 @@
 
 To put a weight of a GGUF file into blocks takes far longer than to read it. So
 the blocks are kept in the user's cache, a file for each parameter, which the
-next start reads. They are not mapped: passes of one token over mapped pages
-took 2 % longer than over memory (71.2 and 69.6 ms, Qwen2.5-Coder-1.5B in
-Q4_K_M, in turns on two cores of an Intel Xeon with AVX-512).
+next start maps. Passes over mapped pages took as long as over memory on two
+cores of an AMD EPYC, whose files lay in pages of 2 MiB, and 2 % longer on an
+Intel Xeon (docs/speed.md).
 
 A file's name has a digest of all that the blocks are made of: the model's file,
 the tensors, the form, and the code of this package, of the models and of the
@@ -15,7 +15,10 @@ was kept of a model whose files are no longer there.
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
+import math
+import mmap
 import os
 import pathlib
 import shutil
@@ -31,6 +34,8 @@ from specjax import user_cache
 _LEAST = 1 << 16  # bytes of a parameter; a smaller one is soon made
 _SPARE = 8 << 30  # bytes that stay free on the disk
 _AN_HOUR = 3600  # seconds
+_ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
+_POPULATE_READ = 22  # of Linux 5.14; `mmap` has no name for it
 _CODE = 'checkpoints', 'models', 'native'
 
 
@@ -45,26 +50,46 @@ def _code() -> bytes:
   return made.digest()
 
 
-def _read(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> bool:
-  """Fills arrays from a file of their size; returns False if there is none."""
+def _offsets(shapes: Sequence[Any]) -> list[int]:
+  """Returns where arrays begin in a file, and where it ends."""
+  sizes = [math.prod(x.shape) * x.dtype.itemsize for x in shapes]
+  padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+  return [0, *itertools.accumulate(padded)]
+
+
+def _map(path: pathlib.Path, shapes: Sequence[Any]) -> list[np.ndarray] | None:
+  """Returns arrays that are parts of a file of their size; None: there is none.
+
+  All of it is mapped at once, where the system can: a pass that meets a page
+  for the first time waits for it.
+  """
+  offsets = _offsets(shapes)
   with contextlib.suppress(OSError), open(path, 'rb') as file:
-    if os.fstat(file.fileno()).st_size == sum(x.nbytes for x in arrays):
-      return all(file.readinto(x.data) == x.nbytes for x in arrays)
-  return False
+    if os.fstat(file.fileno()).st_size == offsets[-1]:
+      pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+      with contextlib.suppress(OSError):
+        pages.madvise(_POPULATE_READ)
+      return [
+        np.frombuffer(pages, x.dtype, math.prod(x.shape), at).reshape(x.shape)
+        for x, at in zip(shapes, offsets[:-1], strict=True)
+      ]
+  return None
 
 
 def _write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
   """Keeps arrays in a file, where there is room for it."""
   with contextlib.suppress(OSError):
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    size = sum(x.nbytes for x in arrays)
+    *offsets, size = _offsets(arrays)
     if shutil.disk_usage(path.parent).free < size + _SPARE:
       return
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
       made = pathlib.Path(place, path.name)
       with open(made, 'wb') as file:
-        for x in arrays:
+        for x, at in zip(arrays, offsets, strict=True):
+          file.seek(at)
           x.tofile(file)
+        file.truncate(size)
       made.replace(path)
     for old in path.parent.iterdir():
       with contextlib.suppress(FileNotFoundError):  # Deleted by another one.
@@ -104,28 +129,30 @@ def recall(
   name: str,
   sources: Collection[tuple[Any, ...]],
   facts: Any,
-  arrays: Sequence[np.ndarray],
-  fill: Callable[[], None],
-) -> None:
-  """Fills arrays with what they were filled with before, or calls `fill`.
+  shapes: Sequence[Any],
+  make: Callable[[], list[np.ndarray]],
+) -> list[np.ndarray]:
+  """Returns arrays that were made before, or makes them.
 
   Args:
     name: of the parameter, one of the files' model.
     sources: identities of the files that the content is made of, as
       `gguf_files.Gguf` has them. Once one has changed it is made again.
     facts: whatever else decides the content; its `repr` counts.
-    arrays: contiguous arrays.
-    fill: writes every entry of the arrays.
+    shapes: of the arrays, and their types.
+    make: returns contiguous arrays.
   """
-  if sum(x.nbytes for x in arrays) < _LEAST:
-    return fill()
-  shapes = [(x.shape, x.dtype.str) for x in arrays]
-  text = repr((sorted(sources), shapes, facts)).encode()
+  if _offsets(shapes)[-1] < _LEAST:
+    return make()
+  kinds = [(x.shape, x.dtype.str) for x in shapes]
+  text = repr((sorted(sources), kinds, facts)).encode()
   content = hashlib.sha256(_code() + text).hexdigest()[:16]
   paths = sorted(path for path, *_ in sources)
   model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
-  if not _read(path, arrays):
-    fill()
+  arrays = _map(path, shapes)
+  if arrays is None:
+    arrays = make()
     _write(path, arrays)
     _forget_others(path.parent, paths)
+  return arrays

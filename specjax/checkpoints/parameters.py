@@ -333,10 +333,12 @@ def read_low_bits(
     table: whether it is an embedding, whose rows are outputs.
   """
   shapes = few.shapes(shape[::-1] if table else shape, form)
-  made = jax.tree.map(lambda x: _allocate(x.shape, x.dtype), shapes)
+  leaves, tree = jax.tree.flatten(shapes)
   one_input = (shape[0], 1) if table else (1, *shape[1:])
 
-  def fill():
+  def make():
+    arrays = [_allocate(x.shape, x.dtype) for x in leaves]
+    made = jax.tree.unflatten(tree, arrays)
     for name, outputs in _outputs_of(source, one_input, tensors).items():
       tensor = tensors[name]
       step = max(1, _VALUES // tensor.shape[1])
@@ -346,15 +348,17 @@ def read_low_bits(
         for part, x in few.arrays(blocks).items():
           array = getattr(made, part)
           linear.put_outputs(array, made.blocked, outputs[rows], x)
+    return arrays
 
-  kept_weights.recall(
+  arrays = kept_weights.recall(
     source.names[0],
     {tensors[name].file.identity for name in source.names},
-    (source.names, shape, few, made.blocked),
-    jax.tree.leaves(made),
-    fill,
+    (source.names, shape, few, shapes.blocked),
+    leaves,
+    make,
   )
-  return jax.tree.map(lambda x: jax.device_put(x, may_alias=True), made)
+  made = [jax.device_put(x, may_alias=True) for x in arrays]
+  return jax.tree.unflatten(tree, made)
 
 
 def _is_tied(sources: Mapping[str, Tensors]) -> bool:

@@ -521,6 +521,33 @@ def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
   assert len([*folder.iterdir()]) == 2
 
 
+def test_arrays_are_mapped_where_a_device_takes_them(monkeypatch):
+  monkeypatch.setattr(kept_weights, '_LEAST', 0)
+  arrays = [
+    np.arange(3, dtype=np.uint8),
+    np.arange(35, dtype=np.float32).reshape(5, 7),
+    np.arange(64, dtype=np.int16),
+  ]
+  made = []
+
+  def make():
+    made.append(0)
+    return arrays
+
+  for _ in range(2):
+    found = kept_weights.recall('x', [('file', 1)], 'facts', arrays, make)
+    for x, y in zip(found, arrays, strict=True):
+      np.testing.assert_array_equal(x, y)
+      assert x.dtype == y.dtype
+  assert len(made) == 1
+  assert not any(x.ctypes.data % 64 for x in found)
+  assert not any(x.flags.writeable for x in found)
+  lies = [jax.device_put(x, may_alias=True) for x in found]
+  assert [x.unsafe_buffer_pointer() for x in lies] == [
+    x.ctypes.data for x in found
+  ]
+
+
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('least', [0, kept_weights._LEAST])
 def test_weights_are_read_where_nothing_can_be_kept(
