@@ -521,7 +521,7 @@ def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
   assert len([*folder.iterdir()]) == 2
 
 
-def test_arrays_are_mapped_where_a_device_takes_them(monkeypatch):
+def test_arrays_are_mapped_where_a_device_takes_them(tmp_path, monkeypatch):
   monkeypatch.setattr(kept_weights, '_LEAST', 0)
   arrays = [
     np.arange(3, dtype=np.uint8),
@@ -535,7 +535,7 @@ def test_arrays_are_mapped_where_a_device_takes_them(monkeypatch):
     return arrays
 
   for _ in range(2):
-    found = kept_weights.recall('x', [('file', 1)], 'facts', arrays, make)
+    found = kept_weights.recall('x', [(str(tmp_path), 1)], '', arrays, make)
     for x, y in zip(found, arrays, strict=True):
       np.testing.assert_array_equal(x, y)
       assert x.dtype == y.dtype
