@@ -209,17 +209,12 @@ def laid(model: 'Model', state: SpecState) -> SpecState:
 
   A program may return it elsewhere on a mesh, or in another order in memory,
   and each program is compiled once for every place that its state comes from.
+  On a mesh the order is the compiler's: no program holds it inside the loop.
   """
-  return devices.lay_caches(
-    model.config.device, _on_mesh(model.placement, state)
-  )
-
-
-def _on_mesh(placement: Placement | None, state: SpecState) -> SpecState:
-  if placement is None:
-    return state
+  if model.placement is None:
+    return devices.lay_caches(model.config.device, state)
   leaves, structure = jax.tree.flatten(state)
-  places = _places(placement, structure, tuple(x.shape for x in leaves))
+  places = _places(model.placement, structure, tuple(x.shape for x in leaves))
   pairs = zip(leaves, places, strict=True)
   # What lies there already is not looked at again: that takes the host longer
   # than a step of a small model.

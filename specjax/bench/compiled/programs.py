@@ -252,7 +252,8 @@ def lower(x: Shapes, name: str) -> Any:
   begun = dataclasses.replace(spec, target=bare[0])
   state = jax.eval_shape(lambda params: _begin(x, name, begun, params), params)
   state = put(state, x.placement.of_state(state))
-  state = layout.lay_caches(x.form, state)
+  if not split:
+    state = layout.lay_caches(x.form, state)
   if name == 'prefill':
     rows = state.tokens, state.length
     return generate.read_prompts.lower(
