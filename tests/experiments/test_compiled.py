@@ -1002,8 +1002,10 @@ def test_a_layer_is_few_operations(device, what, most):
     pytest.param('h100:4', marks=has('jax_cuda13_plugin')),
   ],
 )
-def test_a_table_that_is_split_is_not_gathered(device):
+def test_chips_tell_each_other_little_and_copy_nothing(device):
   """Chips tell each other rows and logits, of one token and of several."""
   flags = '--mesh.model=4', '--mesh.split_draft=True'
   for one in compile_8b(device, 'plain,chain', '2,2', *flags).values():
     assert 0 < one['exchanged'] < 16e6
+    assert one['copied_weights'] == 0
+    assert one['copied_caches'] == 0
