@@ -67,12 +67,10 @@ def recursive_rest(draft: Draft, scores: Scores, row: jax.Array) -> jax.Array:
   rank, below = trees.rank(draft.parents), _children(draft, row)
 
   def turn(i, left):
-    child = below & (rank == i)
-    rest = residual(left - q[jnp.argmax(child)], left)
-    return jnp.where(child.any(), rest, left)
+    child = jnp.argmax(below & (rank == i))
+    return residual(left - q[child], left)
 
-  most = jnp.where(below, rank + 1, 0).max(initial=0)
-  return jax.lax.fori_loop(0, most, turn, p)
+  return jax.lax.fori_loop(0, below.sum(), turn, p)
 
 
 recursive = Rule(recursive_accept, recursive_rest, lossless=True)
