@@ -21,6 +21,7 @@ import math
 import mmap
 import os
 import pathlib
+import resource
 import shutil
 import tempfile
 import time
@@ -36,6 +37,8 @@ _SPARE = 8 << 30  # bytes that stay free on the disk
 _AN_HOUR = 3600  # seconds
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _POPULATE_READ = 22  # of Linux 5.14; `mmap` has no name for it
+_PIECE = 16 << 20  # bytes, of what is mapped at once
+_FILES = 1 << 13  # that may be open: one for each matrix of a model
 _CODE = 'checkpoints', 'models', 'native'
 
 
@@ -57,18 +60,31 @@ def _offsets(shapes: Sequence[Any]) -> list[int]:
   return [0, *itertools.accumulate(padded)]
 
 
+@functools.cache
+def _allow_files() -> None:
+  """Lets the process open more files: a map keeps its own open."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+  if soft != resource.RLIM_INFINITY and soft < wanted:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _map(path: pathlib.Path, shapes: Sequence[Any]) -> list[np.ndarray] | None:
   """Returns arrays that are parts of a file of their size; None: there is none.
 
   All of it is mapped at once, where the system can: a pass that meets a page
-  for the first time waits for it.
+  for the first time waits for it. No other thread runs while a piece is read
+  from the disk.
   """
+  _allow_files()
   offsets = _offsets(shapes)
   with contextlib.suppress(OSError), open(path, 'rb') as file:
     if os.fstat(file.fileno()).st_size == offsets[-1]:
       pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
       with contextlib.suppress(OSError):
-        pages.madvise(_POPULATE_READ)
+        for at in range(0, len(pages), _PIECE):
+          length = min(_PIECE, len(pages) - at)
+          pages.madvise(_POPULATE_READ, at, length)
       return [
         np.frombuffer(pages, x.dtype, math.prod(x.shape), at).reshape(x.shape)
         for x, at in zip(shapes, offsets[:-1], strict=True)

@@ -323,16 +323,16 @@ def put(
 
   A single row is chosen slot by slot: where a slice is updated, a CPU copies
   the block three times, since the attention that reads it makes an update of
-  its own. The rows of a pass that has more than tokens, see
-  `devices.DeviceForm`, are put by a product with ones and zeros: a number that
-  is not finite then spoils all rows of its text.
+  its own. A pass may have more rows than tokens, see `devices.DeviceForm`. They
+  are cut, or put by a product with ones and zeros: a number that is not finite
+  then spoils all rows of its text.
 
   Args:
     block: None: these tokens are all of it.
     rows: keys and values of the pass, those of tokens first.
     at: place [] of the first token, 0 without a block.
     count: T; None: all rows are of tokens.
-    by_product: by ones and zeros, where there are more rows than T.
+    by_product: rather than cut, where there are more rows than T.
   """
   count = rows.v.shape[2] if count is None else count
   if not by_product:

@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 
 from specjax import native
-from specjax.models import flash_decoding
 from specjax.models.attention import (
   AtOnce,
   CacheAttention,
@@ -252,4 +251,19 @@ def _kernel_attend(q, cache, view, flight, mask, bias):
 
 
 kernel = AtOnce(_kernel_fits, _kernel_attend, otherwise=blocked)
-split = AtOnce(flash_decoding.fits, flash_decoding.attend, few(32768))
+
+
+def _split_fits(*given):
+  # A tenth of a second to import, which is for programs of GPUs.
+  from specjax.models import flash_decoding
+
+  return flash_decoding.fits(*given)
+
+
+def _split_attend(*given):
+  from specjax.models import flash_decoding
+
+  return flash_decoding.attend(*given)
+
+
+split = AtOnce(_split_fits, _split_attend, few(32768))

@@ -42,12 +42,6 @@ def as_cached(width: int) -> tuple[Order, Order] | None:
   return None
 
 
-def in_order(width: int) -> tuple[Order, Order]:
-  """Returns the orders of a cache that kernels read: as it is declared."""
-  del width
-  return (0, 1, 2, 3), (0, 1, 2, 3)
-
-
 def by_slots(width: int) -> tuple[Order, Order] | None:
   """Returns the orders in which a TPU reads keys and values of a cache."""
   if width % _TILE:
@@ -93,7 +87,6 @@ FORMS: Mapping[str, DeviceForm] = {
   'gpu': DeviceForm(
     2,
     cache_attention.split,
-    cache=in_order,
     all_layers=True,
   ),
   'tpu': DeviceForm(

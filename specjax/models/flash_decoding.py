@@ -116,11 +116,12 @@ def _share(
     jnp.zeros((rows, width), jnp.float32),
   )
   part = jax.lax.cond(share == 0, read_block, lambda part: part, part)
-  begin = 0
+  begin = 0  # Where there are sinks all turns are read.
   if first and not sinks:
     begin = jnp.maximum(first[0].min(), 0) // size
-  left = pl.cdiv(length, size) - begin - share
-  turns = jnp.maximum(pl.cdiv(left, shares), 0)
+  # `pl.cdiv` would make numbers of 64 bits where JAX has these.
+  left = (length + (size - 1)) // size - begin - share
+  turns = jnp.maximum((left + (shares - 1)) // shares, 0)
   top, total, value = jax.lax.fori_loop(0, turns, turn, part)
   triton.store(top_ref, top, mask=real)
   triton.store(total_ref, total, mask=real)

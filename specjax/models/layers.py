@@ -255,7 +255,9 @@ class Layer(nn.Module):
     b, t = x.shape[:2]
     count = positions.shape[1]
     if t > count:  # Rows behind those of tokens, see `devices.DeviceForm`.
-      positions, mask = (caches.pad(y, 1, t) for y in (positions, mask))
+      # Their places are the last token's: a window would begin at 0 else.
+      positions = jnp.pad(positions, ((0, 0), (0, t - count)), 'edge')
+      mask = caches.pad(mask, 1, t)
     up = gate = None
     first, last = c.attention_scales or (None, None)
     x = _scaled(first, x)

@@ -47,12 +47,12 @@ def is_blocked(w) -> bool:
 def pad_rows(x, rows: int):
   """Appends rows along T of x [..., T, in], so that it has so many.
 
-  They are zeros, or the only row once more, which a GPU need not write.
+  They are zeros. A single row of two is there twice, which a GPU need not write.
   """
   wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
   if x.ndim < 2 or x.shape[-2] >= wanted:
     return x
-  if wanted == 2:
+  if wanted == 2 and x.shape[-2] == 1:
     return jnp.broadcast_to(x, (*x.shape[:-2], wanted, x.shape[-1]))
   padding = [(0, 0)] * x.ndim
   padding[-2] = (0, wanted - x.shape[-2])

@@ -88,9 +88,12 @@ def for_device(model: Model, form: DeviceForm) -> Model:
   return _with(model, attention=form.attention, device=form)
 
 
+class OnEachDevice(AtOnce):
+  """Attention by kernels of every device of a placement: XLA splits none."""
+
+
 @functools.cache
-def _on_each_device(placement: Placement) -> AtOnce:
-  """Returns attention by kernels of every device: XLA does not split them."""
+def _on_each_device(placement: Placement) -> OnEachDevice:
   whole = cache_attention.split
 
   def attend(q, cache, view, flight, mask, bias):
@@ -111,7 +114,7 @@ def _on_each_device(placement: Placement) -> AtOnce:
     )
     return run(q, *rest)
 
-  return AtOnce(whole.fits, attend, whole.otherwise)
+  return OnEachDevice(whole.fits, attend, whole.otherwise)
 
 
 @functools.cache
@@ -121,7 +124,8 @@ def place(model: Model, placement: Placement) -> Model:
   Logits are whole on every device of a row: to draw from them there costs one
   exchange, where a split distribution would cost many.
   """
-  if model.config.attention is cache_attention.split:
+  attention = model.config.attention
+  if attention is cache_attention.split or isinstance(attention, OnEachDevice):
     model = with_cache_attention(model, _on_each_device(placement))
 
   def forward(params, tokens, *args, **kwargs):

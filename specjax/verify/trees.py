@@ -126,7 +126,7 @@ def refuses_dependent(drafter: Drafter) -> str:
 
 
 def _transport(draft: Draft, scores: Scores, rows: jax.Array):
-  """rho [R] of rows, overlap beta(rho) and the chance of a child of each.
+  """rho [R] of rows, overlap beta(rho) and the chance that a child is accepted.
 
   rho solves 1 - (1 - beta)^k = rho beta with beta = sum(min(p / rho, q)) for
   the k children of a row; q [R, V] is returned too. The upper end of the

@@ -395,6 +395,7 @@ def test_bytes_and_products_of_a_pass():
   assert least == pytest.approx((4 * draft / 3352e9, one.bytes / 3352e9))
   assert shapes().least('plain', GPU).draft == 0
   assert shapes().passes('tree') == 3
+  assert [shapes().widest(x) for x in ('chain', 'tree')] == [1, 4]
   # Floats have the bits of their type.
   assert shapes(dtype='float32').pass_of(0, 1).weights == one.weights
   # Without a walk windows save nothing.

@@ -1,6 +1,8 @@
 """Kernels of GPUs, interpreted, against a softmax of one query at a time."""
 
+import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +11,16 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
+from specjax.drafters.heads import modules
 from specjax.models import (
   attention,
   cache_attention,
   devices,
   flash_decoding,
+  transformer,
   variants,
 )
+from specjax.models import cache as caches
 from specjax.models.sharding import Placement, make_mesh
 from specjax.types import KV, Params, Spec
 from tests.support import models, processes
@@ -110,6 +115,41 @@ def test_turns_of_slots_in_no_use_are_not_read():
   np.testing.assert_array_equal(found, want)
 
 
+@pytest.mark.parametrize('tokens', [1, 2])
+def test_a_pass_reads_no_turns_before_its_windows(tokens):
+  """Nor does its second row, where a single token has two."""
+  model = variants.for_device(
+    models.tiny(models.VOCAB, 1, head_dim=16, windows=(40,)),
+    devices.FORMS['gpu'],
+  )
+  weights = model.init(jax.random.key(0))
+  length = np.array([200], np.int32)
+  mask, place = transformer.causal(1, tokens)
+
+  @jax.jit
+  def hidden(cache):
+    given = jnp.ones((1, tokens), jnp.int32), place + length
+    return model.forward(weights, *given, cache, length, mask).hidden
+
+  draw = np.random.default_rng(0)
+  keys, values = (
+    draw.normal(size=x.shape).astype(np.float32)
+    for x in caches.empty(model.config, 1, 256, np.float32)[0]
+  )
+  want = hidden((KV(keys, values),))
+  keys[..., :160], values[:, :, :160] = np.nan, np.nan  # 161 is the first seen.
+  np.testing.assert_array_equal(hidden((KV(keys, values),)), want)
+
+
+def test_numbers_of_64_bits_change_nothing():
+  data = make(3, 16, 5)
+  want = attend(data)
+  with jax.enable_x64(True):
+    found = attend(data)
+  assert found.dtype == np.float32
+  np.testing.assert_array_equal(found, want)
+
+
 def test_turns_before_a_window_are_not_read():
   q, cache, block, mask, bias = make(1, 16, 1)
   first = np.array([[-5], [70], [250]], np.int32)
@@ -184,7 +224,9 @@ def _pair():
   return target, draft, target.init(jax.random.key(0))
 
 
-def test_the_form_of_a_gpu_decodes_the_same_texts(monkeypatch):
+@pytest.mark.parametrize('prompts', [PROMPTS, PROMPTS[:1]])
+def test_the_form_of_a_gpu_decodes_the_same_texts(prompts, monkeypatch):
+  """Of one text, a pass has a row more than tokens."""
   target, draft, weights = _pair()
   weights = Params(weights, weights)
   calls = []
@@ -196,15 +238,14 @@ def test_the_form_of_a_gpu_decodes_the_same_texts(monkeypatch):
   def decode(form):
     one, other = (variants.for_device(m, form) for m in (target, draft))
     spec = Spec(one, lm.make(other, 3), verify.token)
-    values = sampling.make(2, [0.0, 1.0])
+    values = sampling.make(len(prompts), [1.0, 0.0][: len(prompts)])
     return models.decoded(
-      spec, weights, PROMPTS, values, new_tokens=20, slots=256
+      spec, weights, prompts, values, new_tokens=20, slots=256
     ).tokens
 
   want = decode(devices.CPU)
   assert not calls
-  form = devices.DeviceForm(2, WAY, cache=devices.in_order, all_layers=True)
-  np.testing.assert_array_equal(decode(form), want)
+  np.testing.assert_array_equal(decode(devices.FORMS['gpu']), want)
   assert calls
 
 
@@ -217,6 +258,19 @@ def test_a_model_on_a_mesh_keeps_its_kernels_when_it_is_changed():
   assert (way.fits, way.otherwise) == (WAY.fits, WAY.otherwise)
   assert placed.config.device == form
   assert variants.narrow(placed, 9).config.attention is way
+  # A draft of another place attends there, and a head as before.
+  elsewhere = dataclasses.replace(placement, split_draft=True)
+  draft = variants.place(target, elsewhere)
+  draft = variants.with_cache_attention(draft, way)
+  assert draft.config.attention is not way
+  assert isinstance(draft.config.attention, variants.OnEachDevice)
+  sizes = types.SimpleNamespace(
+    layers=1, width=8, num_heads=1, num_kv_heads=1, head_dim=4, mlp_width=8
+  )
+  head = modules.layer_config(sizes, placed.config)
+  assert head.attention is WAY.otherwise
+  whole = variants.for_device(target, form).config
+  assert modules.layer_config(sizes, whole).attention is WAY
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import re
+import resource
 import shutil
 import struct
 from typing import NamedTuple
@@ -466,15 +467,26 @@ def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
     for x, y in zip(floats, jax.tree.leaves(stands), strict=True):
       np.testing.assert_array_equal(np.reshape(x, y.shape), y)
 
+  def on_the_disk(params):
+    """Arrays that are parts of the kept files, without a copy."""
+    lines = pathlib.Path('/proc/self/maps').read_text().splitlines()
+    ends = [line.split()[0] for line in lines if str(folder) in line]
+    ranges = [[int(x, 16) for x in pair.split('-')] for pair in ends]
+    leaves = jax.tree.leaves(params)
+    places = [x.unsafe_buffer_pointer() for x in leaves]
+    return sum(any(a <= x < b for a, b in ranges) for x in places)
+
   _, stands = checkpoints.load(directory)
   params, whole = load()
   check(params, stands)
+  assert on_the_disk(params) == 0
   kept = sorted(folder.glob('*/*'))
   assert len(kept) == 10
   for options in ({}, {'rounds': True}):  # Which rounds no weight.
     params, count_again = load(**options)
     assert count_again == 0
     check(params, stands)
+    assert on_the_disk(params) >= len(kept)
   # A file of another size is made again, and that alone.
   os.truncate(kept[0], kept[0].stat().st_size - 1)
   left = kept[0].with_name('tmp-of-a-process-that-was-killed')
@@ -542,6 +554,9 @@ def test_arrays_are_mapped_where_a_device_takes_them(tmp_path, monkeypatch):
   assert len(made) == 1
   assert not any(x.ctypes.data % 64 for x in found)
   assert not any(x.flags.writeable for x in found)
+  # Each map keeps a file open: as many may be as the system allows.
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  assert soft >= min(kept_weights._FILES, hard) or hard == -1
   lies = [jax.device_put(x, may_alias=True) for x in found]
   assert [x.unsafe_buffer_pointer() for x in lies] == [
     x.ctypes.data for x in found

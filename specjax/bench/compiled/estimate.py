@@ -238,8 +238,9 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
       for kind, sequence in dumped.items():
         (place / f'{name}-{depth}.{kind}').write_text(sequence)
   module = hlo.Module(text)
-  widest = max(x.widths) if name == 'tree' else 1
-  turns = hlo.turns_of(module, spans(shapes, name), x.gamma, widest)
+  turns = hlo.turns_of(
+    module, spans(shapes, name), x.gamma, shapes.widest(name)
+  )
   per_cycle = chip.bandwidth / chip.clock if chip.clock else 0.0
   step, call = hlo.count(module, turns, per_cycle)
   for (what, *place), number in call.items():
@@ -272,10 +273,9 @@ def count_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
     more = (both[place].num_layers - close) / (far - close)
     for key in {*first, *other}:
       made[key] += (other[key] - first[key]) * more
-  for (
-    key
-  ) in first:  # Memory that is used again may be less where there is more.
-    made[key] = max(made[key], 0)
+  # Memory that is used again may be less where there is more.
+  place = 'temporary', '', ''
+  made[place] = max(made[place], 0)
   return made
 
 

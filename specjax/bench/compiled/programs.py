@@ -86,6 +86,10 @@ class Shapes:
     depth = len(self.asked.widths) if name == 'tree' else self.asked.gamma
     return depth if name in DRAFTING else 0
 
+  def widest(self, name: str) -> int:
+    """Returns the most children that a node of a program's draft has."""
+    return max(self.asked.widths) if name == 'tree' else 1
+
   @property
   def pair(self) -> tuple[tuple[TransformerConfig, Placement], ...]:
     """Sizes and place of the target, and of the draft."""

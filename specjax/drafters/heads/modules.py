@@ -17,7 +17,7 @@ from specjax.drafters.heads import files, formats, overrides, published
 from specjax.drafters.heads.formats import Kind
 from specjax.drafters.heads.frequencies import Reduction
 from specjax.drafters.shapes import shape
-from specjax.models import linear, low_bits, reduced_vocab_head
+from specjax.models import linear, low_bits, reduced_vocab_head, variants
 from specjax.models.config import TransformerConfig
 from specjax.types import Target
 
@@ -37,6 +37,8 @@ def layer_config(
   given: dict[str, Any] = {'num_layers': sizes.layers, **same, **own}
   for name in ('vocab_size', 'max_positions', 'attention', 'device'):
     given[name] = getattr(target, name)
+  if isinstance(target.attention, variants.OnEachDevice):
+    given['attention'] = target.attention.otherwise  # Heads are split nowhere.
   return TransformerConfig(**given)
 
 
