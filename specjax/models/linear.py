@@ -47,7 +47,7 @@ def is_blocked(w) -> bool:
 def pad_rows(x, rows: int):
   """Appends rows along T of x [..., T, in], so that it has so many.
 
-  They are zeros. A single row of two is there twice, which a GPU need not write.
+  They are zeros. Of two rows the second is the first: a GPU need not write it.
   """
   wanted = -(-rows // max(1, math.prod(x.shape[:-2])))
   if x.ndim < 2 or x.shape[-2] >= wanted:
