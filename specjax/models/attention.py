@@ -119,12 +119,13 @@ class AtOnce:
   """Attention to a cache and a block at once; also a `CacheAttention`.
 
   Attributes:
-    fits: (q [B, T, G, H/G, D], cache, block, `Bias` or None) -> whether there
-      is one for these.
+    fits: (q [B, T, G, H/G, D], cache, block, `Bias` or None, sinks' logits or
+      None) -> whether there is one for these.
     attend: (q, cache, what q sees of it, block, mask [B, T, N] of what is of
-      its text, biases [B, H, T, S] and [B, H, T, N] or None) ->
-      [B, T, G, H/G, D]. Row n of the block lies behind the cache and the rows
-      before it that are of the same text: what q sees depends on that place.
+      its text, biases [B, H, T, S] and [B, H, T, N] or None, logits [G, H/G] of
+      sinks or None) -> [B, T, G, H/G, D]. Row n of the block lies behind the
+      cache and the rows before it that are of the same text: what q sees
+      depends on that place.
     otherwise: attention to the cache alone, where there is none.
   """
 
@@ -224,13 +225,12 @@ def attend(
 
   if (
     cache is not None
-    and sink is None
     and isinstance(over_cache, AtOnce)
-    and over_cache.fits(q, cache, flight, bias)
+    and over_cache.fits(q, cache, flight, bias, sink)
   ):
     lifts = bias and (lift(jnp.arange(cache.v.shape[2])), bias.block)
     view = View(length, first, sinks, cap=cap)
-    return over_cache.attend(q, cache, view, flight, mask, lifts)
+    return over_cache.attend(q, cache, view, flight, mask, lifts, sink)
   if window is not None:
     mask = narrow(mask, window, sinks, positions)
   q = q.transpose(0, 2, 3, 1, 4).reshape(b, g, r * t, d)

@@ -227,15 +227,17 @@ def fused(implementation: str | None = None) -> CacheAttention:
   return attend
 
 
-def _kernel_fits(q, cache, flight, bias):
+def _kernel_fits(q, cache, flight, bias, sink):
   del bias
   types = {x.dtype.name for x in (*cache[:2], *flight)}
   slots, width = cache.v.shape[2], q.shape[-1]
   fits = types <= {*native.DTYPES} and native.attends(width, slots)
+  fits = fits and sink is None
   return fits and cache.k.shape[2] == width and native.available()
 
 
-def _kernel_attend(q, cache, view, flight, mask, bias):
+def _kernel_attend(q, cache, view, flight, mask, bias, sink):
+  del sink  # None.
   made = native.attend(
     q,
     (cache.k, cache.v),

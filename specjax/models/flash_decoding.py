@@ -33,8 +33,9 @@ def _power(least: int) -> int:
   return max(_FEWEST, 1 << (least - 1).bit_length())
 
 
-def fits(q: jax.Array, cache: KV, flight: KV, bias) -> bool:
+def fits(q: jax.Array, cache: KV, flight: KV, bias, sink) -> bool:
   """Returns true where the kernels attend; see `AtOnce.fits`."""
+  del sink
   t, _, r, d = q.shape[1:]
   types = {x.dtype.name for x in (q, cache.k, cache.v, flight.k, flight.v)}
   slots = cache.v.shape[2]
@@ -63,22 +64,25 @@ def _share(
   near_k_ref,  # [D, N]
   near_v_ref,  # [N, D]
   seen_ref,  # [rows, N]
-  *refs,  # where there is a window [rows]; of the results below
+  *refs,  # [rows] of windows and of sinks' logits, where there are; results
   queries: int,
   block: int,
   size: int,
+  windowed: bool,
   sinks: int,
   cap: float | None,
 ):
   """Attends to every n-th turn of slots; the first one to the block, too."""
-  *first_ref, value_ref, top_ref, total_ref = refs
+  *refs, value_ref, top_ref, total_ref = refs
   share, shares = pl.program_id(1), pl.num_programs(1)
   rows, width = q_ref.shape
   real = pl.program_id(2) * rows + jnp.arange(rows) < queries
   inside = jnp.arange(near_v_ref.shape[0]) < block
   q = triton.load(q_ref, mask=real[:, None], other=0.0)
   length = length_ref[...]
-  first = [triton.load(x, mask=real, other=length) for x in first_ref]
+  first = None
+  if windowed:
+    first = triton.load(refs.pop(0), mask=real, other=length)
   lowest = jnp.finfo(jnp.float32).min
 
   def add(k, v, keep, part):
@@ -94,6 +98,9 @@ def _share(
     return new, total * scale + weight.sum(1), value
 
   def read_block(part):
+    if refs:  # A logit without a token is one that was read before.
+      logit = triton.load(refs[0], mask=real, other=0.0)
+      part = logit, jnp.ones_like(logit), part[2]
     k = triton.load(near_k_ref, mask=inside[None], other=0.0)
     v = triton.load(near_v_ref, mask=inside[:, None], other=0.0)
     both = real[:, None] & inside[None]
@@ -105,8 +112,8 @@ def _share(
     slots = pl.ds(at, size)
     slot = at + jnp.arange(size)
     keep = jnp.broadcast_to(slot[None] < length, (rows, size))
-    for x in first:
-      near = slot[None] >= x[:, None]
+    if windowed:
+      near = slot[None] >= first[:, None]
       keep &= near | (slot[None] < sinks) if sinks else near
     return add(k_ref[:, slots], v_ref[slots, :], keep, part)
 
@@ -117,8 +124,8 @@ def _share(
   )
   part = jax.lax.cond(share == 0, read_block, lambda part: part, part)
   begin = 0  # Where there are sinks all turns are read.
-  if first and not sinks:
-    begin = jnp.maximum(first[0].min(), 0) // size
+  if windowed and not sinks:
+    begin = jnp.maximum(first.min(), 0) // size
   # `pl.cdiv` would make numbers of 64 bits where JAX has these.
   left = (length + (size - 1)) // size - begin - share
   turns = jnp.maximum((left + (shares - 1)) // shares, 0)
@@ -156,7 +163,7 @@ def _merge(
   triton.store(out_ref, made.astype(out_ref.dtype), mask=real[:, None])
 
 
-def attend(q, cache, view: View, flight, mask, bias):
+def attend(q, cache, view: View, flight, mask, bias, sink):
   """See `AtOnce.attend`; the queries of a group are its rows."""
   del bias
   b, t, g, r, d = q.shape
@@ -169,12 +176,14 @@ def attend(q, cache, view: View, flight, mask, bias):
     mask &= near
     first = jnp.repeat(first.astype(jnp.int32), r, 1)
   seen = jnp.repeat(mask.astype(jnp.int32), r, 1)
+  if sink is not None:
+    sink = jnp.tile(sink.astype(jnp.float32), (1, t))
   q = q.transpose(0, 2, 1, 3, 4).reshape(b, g, t * r, d)
   run = functools.partial(_run, sinks=view.sinks, cap=view.cap)
   with jax.named_scope('walk'):
     made = jax.lax.platform_dependent(
-      *(q, cache.k, cache.v, view.length.astype(jnp.int32)),
-      *(flight.k, flight.v, seen, first),
+      *(q, KV(cache.k, cache.v), view.length.astype(jnp.int32)),
+      *(KV(flight.k, flight.v), seen, first, sink),
       cpu=functools.partial(run, interpret=True),
       default=run,
     )
@@ -182,16 +191,18 @@ def attend(q, cache, view: View, flight, mask, bias):
 
 
 def _run(
-  q, k, v, length, near_k, near_v, seen, first, *, sinks, cap, interpret=False
+  q, cache, length, block, seen, first, sink, *, sinks, cap, interpret=False
 ):
   b, g, m, d = q.shape
-  slots, block = v.shape[2], near_v.shape[2]
+  slots, count = cache.v.shape[2], block.v.shape[2]
   rows = max(_FEWEST, min(_power(m), _ROWS, _NUMBERS // d))
-  size, near = _slots_of_turn(k), _power(block)
+  size, near = _slots_of_turn(cache.k), _power(count)
   most = max(1, min(slots // size, _PROGRAMS // (b * g)))
   shares = 1 << (most.bit_length() - 1)
   tiles = pl.cdiv(m, rows)
-  firsts = () if first is None else (first,)
+  more = [x for x in (first, sink) if x is not None]
+  row = pl.BlockSpec((None, rows), lambda i, j, n: (i // g, n))
+  head = pl.BlockSpec((None, rows), lambda i, j, n: (i % g, n))
 
   def of_group(*shape, tiled=False):
     def index(i, j, n):
@@ -206,7 +217,13 @@ def _run(
   )
   parts = call(
     functools.partial(
-      _share, queries=m, block=block, size=size, sinks=sinks, cap=cap
+      _share,
+      queries=m,
+      block=count,
+      size=size,
+      windowed=first is not None,
+      sinks=sinks,
+      cap=cap,
     ),
     grid=(b * g, shares, tiles),
     in_specs=[
@@ -217,7 +234,8 @@ def _run(
       of_group(d, near),
       of_group(near, d),
       pl.BlockSpec((None, rows, near), lambda i, j, n: (i // g, n, 0)),
-      *[pl.BlockSpec((None, rows), lambda i, j, n: (i // g, n))] * len(firsts),
+      *[row] * (first is not None),
+      *[head] * (sink is not None),
     ],
     out_specs=[
       pl.BlockSpec((None, None, rows, d), lambda i, j, n: (i, j, n, 0)),
@@ -227,7 +245,7 @@ def _run(
       jax.ShapeDtypeStruct((b * g, shares, m, *more), jnp.float32)
       for more in ((d,), (), ())
     ],
-  )(q, k, v, length, near_k, near_v, seen, *firsts)
+  )(q, *cache, length, *block, seen, *more)
   return call(
     functools.partial(_merge, queries=m),
     grid=(b * g, tiles),

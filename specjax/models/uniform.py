@@ -189,7 +189,7 @@ def _attention(expected: int) -> AtOnce:
   return AtOnce(lambda *_: True, attend, blocked)
 
 
-def _attend(expected, q, cache, view: View, flight, rows: _Rows, bias):
+def _attend(expected, q, cache, view: View, flight, rows: _Rows, bias, sink):
   """Attention of the rows [1, ROWS, G, H/G, D] of a pass.
 
   Args:
@@ -199,9 +199,10 @@ def _attend(expected, q, cache, view: View, flight, rows: _Rows, bias):
     view: `first` [1, ROWS] slots that rows see.
     flight: KV of the pass.
     rows: in place of a mask.
-    bias: None.
+    bias: None, and so is the next.
+    sink: see `AtOnce`.
   """
-  del bias
+  del bias, sink
   first = jnp.zeros_like(rows.used)
   if view.first is not None:
     first = view.first[0].astype(first.dtype)

@@ -96,23 +96,24 @@ class OnEachDevice(AtOnce):
 def _on_each_device(placement: Placement) -> OnEachDevice:
   whole = cache_attention.split
 
-  def attend(q, cache, view, flight, mask, bias):
-    def alone(q, cache, length, flight, mask, first):
+  def attend(q, cache, view, flight, mask, bias, sink):
+    def alone(q, sink, cache, length, flight, mask, first):
       seen = view._replace(length=length, first=first)
-      return whole.attend(q, cache, seen, flight, mask, bias)
+      return whole.attend(q, cache, seen, flight, mask, bias, sink)
 
     heads = 'batch', None, 'kv_heads', None, None
     where = placement.place(heads, q.shape).spec
     rest = KV(cache.k, cache.v), view.length, flight, mask, view.first
     specs = jax.tree.map(lambda x: x.spec, placement.of_rows(rest))
+    heads = None if sink is None else placement.place(heads[2:4], sink.shape)
     run = jax.shard_map(
       alone,
       mesh=placement.mesh,
-      in_specs=(where, *specs),
+      in_specs=(where, heads and heads.spec, *specs),
       out_specs=where,
       check_vma=False,
     )
-    return run(q, *rest)
+    return run(q, sink, *rest)
 
   return OnEachDevice(whole.fits, attend, whole.otherwise)
 

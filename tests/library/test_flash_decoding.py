@@ -46,16 +46,16 @@ def _few_at_once(monkeypatch):
   monkeypatch.setattr(flash_decoding, '_PROGRAMS', 4 * B * G)
 
 
-def attend(data, first=None, sinks=0, cap=None, length=LENGTH):
+def attend(data, first=None, sinks=0, cap=None, length=LENGTH, sink=None):
   q, cache, block, mask, _ = data
   cache, block = KV(*map(jnp.asarray, cache)), KV(*map(jnp.asarray, block))
   q = jnp.asarray(q, cache.k.dtype)
-  assert WAY.fits(q, cache, block, None)
+  assert WAY.fits(q, cache, block, None, sink)
 
   @jax.jit
   def run(length, first):
     view = attention.View(length, first, sinks, cap=cap)
-    return WAY.attend(q, cache, view, block, mask, None)
+    return WAY.attend(q, cache, view, block, mask, None, sink)
 
   return run(length, first)
 
@@ -88,6 +88,18 @@ def test_it_is_the_softmax_over_all_that_is_seen(
   # A weight and a result of 16 bits are each rounded by half of this.
   error = float(jnp.finfo(dtype).eps) if dtype == 'bfloat16' else 4e-6
   assert (np.abs(found - want) <= error * scale).all()
+
+
+@pytest.mark.parametrize('case', ['all', 'short window', 'sinks'])
+def test_a_logit_without_a_token_takes_its_share(case):
+  data = make(5, 16, 5)
+  options = options_of(5, data[-1], **CASES[case])
+  del options['bias']
+  sink = np.array([[-1.0, 3.0], [0.5, 40.0]], np.float32)
+  found = np.asarray(attend(data, **options, sink=jnp.asarray(sink)))
+  want, scale = expected(data, **options, sink=sink)
+  assert (np.abs(found - want) <= 4e-6 * np.maximum(scale, 1e-3)).all()
+  assert np.abs(found[..., 1, 1, :]).max() < 1e-6  # The last one takes all.
 
 
 def test_what_is_in_no_use_does_not_matter():
@@ -212,7 +224,7 @@ def test_shapes_that_it_has(change, fits):
 
   q = np.zeros((1, x['t'], 1, 2, x['d']), dtype)
   cache, block = memory(x['slots'], dtype), memory(3, x.get('own', dtype))
-  assert WAY.fits(q, cache, block, x['bias']) is fits
+  assert WAY.fits(q, cache, block, x['bias'], None) is fits
 
 
 @functools.cache

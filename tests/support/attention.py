@@ -50,7 +50,9 @@ def options_of(tokens, biases, window=None, sinks=0, cap=None, bias=False):
   return {'first': first, 'sinks': sinks, 'cap': cap, 'bias': own}
 
 
-def expected(data, first=None, sinks=0, cap=None, bias=None, length=LENGTH):
+def expected(
+  data, first=None, sinks=0, cap=None, bias=None, length=LENGTH, sink=None
+):
   """In float64; and how large a sum of the values' magnitudes is."""
   q, cache, block, mask, _ = data
   cache, block = (
@@ -72,8 +74,10 @@ def expected(data, first=None, sinks=0, cap=None, bias=None, length=LENGTH):
     if bias is not None:
       scores += np.concatenate([x[b, g * R + r, t] for x in bias])
     scores[~seen] = -np.inf
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
+    logit = -np.inf if sink is None else np.float64(sink[g, r])
+    top = max(scores.max(), logit)
+    weights = np.exp(scores - top)
+    weights /= weights.sum() + np.exp(logit - top)
     made[b, t, g, r] = weights @ values
     scale[b, t, g, r] = weights @ abs(values)
   return made, scale

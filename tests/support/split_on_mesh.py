@@ -17,11 +17,14 @@ B, T, SLOTS = 2, 3, 256
 
 
 def main() -> None:
-  """Windows, so that rows of a batch see slots of their own."""
-  bare = tiny.model(32, 2, 64, num_heads=4, num_kv_heads=2, windows=(100, None))
+  """Windows, so that rows of a batch see slots of their own, and sinks."""
+  sizes = {'num_heads': 4, 'num_kv_heads': 2, 'windows': (100, None)}
+  bare = tiny.model(32, 2, 64, sink_logits=True, **sizes)
   model = variants.for_device(bare, devices.FORMS['gpu'])
   draw = np.random.default_rng(0)
   weights = model.init(jax.random.key(0))
+  for name in ('layer0', 'layer1'):
+    weights[name]['sinks'] = draw.normal(size=(2, 2)).astype(np.float32)
   cache = jax.tree.map(
     lambda x: draw.normal(size=x.shape).astype(x.dtype),
     caches.empty(model.config, B, SLOTS, jnp.float32),
