@@ -9,6 +9,7 @@ JAX compiles the kernels by Triton. On a CPU it interprets them.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,16 +74,17 @@ def _share(
   cap: float | None,
 ):
   """Attends to every n-th turn of slots; the first one to the block, too."""
-  *refs, value_ref, top_ref, total_ref = refs
+  *given, value_ref, top_ref, total_ref = refs
+  first_ref, sink_ref = given[:windowed], given[windowed:]
   share, shares = pl.program_id(1), pl.num_programs(1)
   rows, width = q_ref.shape
   real = pl.program_id(2) * rows + jnp.arange(rows) < queries
   inside = jnp.arange(near_v_ref.shape[0]) < block
   q = triton.load(q_ref, mask=real[:, None], other=0.0)
   length = length_ref[...]
-  first = None
-  if windowed:
-    first = triton.load(refs.pop(0), mask=real, other=length)
+  first: Any = None
+  if first_ref:
+    first = triton.load(first_ref[0], mask=real, other=length)
   lowest = jnp.finfo(jnp.float32).min
 
   def add(k, v, keep, part):
@@ -98,8 +100,8 @@ def _share(
     return new, total * scale + weight.sum(1), value
 
   def read_block(part):
-    if refs:  # A logit without a token is one that was read before.
-      logit = triton.load(refs[0], mask=real, other=0.0)
+    if sink_ref:  # A logit without a token is one that was read before.
+      logit = triton.load(sink_ref[0], mask=real, other=0.0)
       part = logit, jnp.ones_like(logit), part[2]
     k = triton.load(near_k_ref, mask=inside[None], other=0.0)
     v = triton.load(near_v_ref, mask=inside[:, None], other=0.0)
@@ -112,7 +114,7 @@ def _share(
     slots = pl.ds(at, size)
     slot = at + jnp.arange(size)
     keep = jnp.broadcast_to(slot[None] < length, (rows, size))
-    if windowed:
+    if first_ref:
       near = slot[None] >= first[:, None]
       keep &= near | (slot[None] < sinks) if sinks else near
     return add(k_ref[:, slots], v_ref[slots, :], keep, part)
@@ -123,8 +125,8 @@ def _share(
     jnp.zeros((rows, width), jnp.float32),
   )
   part = jax.lax.cond(share == 0, read_block, lambda part: part, part)
-  begin = 0  # Where there are sinks all turns are read.
-  if windowed and not sinks:
+  begin: Any = 0  # Where there are sinks all turns are read.
+  if first_ref and not sinks:
     begin = jnp.maximum(first.min(), 0) // size
   # `pl.cdiv` would make numbers of 64 bits where JAX has these.
   left = (length + (size - 1)) // size - begin - share
