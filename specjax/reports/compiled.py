@@ -142,6 +142,7 @@ def summary(made: dict) -> str:
     caveats(made),
     assumptions(made),
     '### The ten largest times beyond the limit (estimates)',
+    paragraph('`-` is what belongs to no phase of a step, or to no module.'),
     *(largest(name, one) for name, one in programs),
   )
 
