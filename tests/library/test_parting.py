@@ -22,7 +22,14 @@ from specjax import native, sampling
 from specjax.bench import parting, ties
 from specjax.bench.parting import HIDDEN, NOWHERE, Parting, Scoring
 from specjax.models import cache as caches
-from specjax.models import layers, rotary, transformer, uniform, variants
+from specjax.models import (
+  devices,
+  layers,
+  rotary,
+  transformer,
+  uniform,
+  variants,
+)
 from specjax.models.own import Sizes
 from specjax.types import KV
 from tests.library.test_bits import VOCAB, made, texts_of
@@ -161,6 +168,20 @@ def test_rows_behind_those_of_tokens_are_not_compared():
   found = [(end, x.ravel().tolist()) for end, x in
            parting._row_arrays(given, (1, 2, 8))]  # fmt: skip
   assert found == [('', [0, 1]), ('/keys', [0, 1]), ('/keys', [0, 1])]
+
+
+@pytest.mark.parametrize('platform', ['gpu', 'tpu'])
+def test_a_pass_with_more_rows_than_tokens_notes_every_module(platform):
+  weights = models.target_weights()
+
+  def noted(model):
+    cache = caches.empty(model.config, 1, 128, jnp.float32)
+    given = jnp.ones((1, 1), jnp.int32), jnp.array([5]), cache
+    notes, _ = parting._pass(weights, *given, target=model, named=True)
+    return {name: [x.shape for x in found] for name, found in notes.items()}
+
+  other = variants.for_device(models.TARGET, devices.FORMS[platform])
+  assert noted(other) == noted(models.TARGET)
 
 
 @pytest.mark.usefixtures('kernel')
