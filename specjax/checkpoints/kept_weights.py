@@ -37,7 +37,7 @@ _SPARE = 8 << 30  # bytes that stay free on the disk
 _AN_HOUR = 3600  # seconds
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _POPULATE_READ = 22  # of Linux 5.14; `mmap` has no name for it
-_PIECE = 16 << 20  # bytes, of what is mapped at once
+_PIECE = 16 << 20  # bytes that are mapped at once
 _FILES = 1 << 13  # that may be open: one for each matrix of a model
 _CODE = 'checkpoints', 'models', 'native'
 

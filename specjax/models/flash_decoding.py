@@ -202,7 +202,7 @@ def _run(
   most = max(1, min(slots // size, _PROGRAMS // (b * g)))
   shares = 1 << (most.bit_length() - 1)
   tiles = pl.cdiv(m, rows)
-  more = [x for x in (first, sink) if x is not None]
+  given = [x for x in (first, sink) if x is not None]
   row = pl.BlockSpec((None, rows), lambda i, j, n: (i // g, n))
   head = pl.BlockSpec((None, rows), lambda i, j, n: (i % g, n))
 
@@ -247,7 +247,7 @@ def _run(
       jax.ShapeDtypeStruct((b * g, shares, m, *more), jnp.float32)
       for more in ((d,), (), ())
     ],
-  )(q, *cache, length, *block, seen, *more)
+  )(q, *cache, length, *block, seen, *given)
   return call(
     functools.partial(_merge, queries=m),
     grid=(b * g, tiles),

@@ -238,7 +238,7 @@ def _pair():
 
 @pytest.mark.parametrize('prompts', [PROMPTS, PROMPTS[:1]])
 def test_the_form_of_a_gpu_decodes_the_same_texts(prompts, monkeypatch):
-  """Of one text, a pass has a row more than tokens."""
+  """A pass of a single text has a row more than tokens."""
   target, draft, weights = _pair()
   weights = Params(weights, weights)
   calls = []

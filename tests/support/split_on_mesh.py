@@ -2,7 +2,7 @@
 
   python -m tests.support.split_on_mesh
 
-Prints the largest difference of what the passes return, and the largest entry.
+Prints the largest difference between the two outputs, and the largest output.
 """
 
 import jax
