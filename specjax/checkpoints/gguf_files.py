@@ -21,7 +21,6 @@ import os
 import pathlib
 import re
 import shutil
-import struct
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,25 +28,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax import user_cache
+from specjax.checkpoints import gguf_header
 from specjax.checkpoints.files import CONFIG, GENERATION, GGUF, CheckpointError
 from specjax.checkpoints.gguf_blocks import TYPES, Blocks, take_apart
+from specjax.checkpoints.gguf_header import Header, Place, read_header
 from specjax.errors import install
 from specjax.models.rotary import Llama3
 
 _TABLE = 'tensors.json'
+_CODE = __file__, gguf_header.__file__
 # Keys that change no logits.
 _HARMLESS = 'vocab_size', 'rope.scaling.finetuned', 'attention.key_length'
 _FLOATS = {'F32': np.float32, 'F16': np.float16}
 _PART = re.compile(r'(.*)-\d{5}-of-(\d{5})\.gguf')
 _LAYER = re.compile(r'blk\.(\d+)\.(.*)')
-# Bytes of a value, by the number of its type.
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_TEXT, _ARRAY = 8, 9
-# Far more than a model has. The package makes objects of each: about 3 kB of a
-# key or a tensor, and some hundred bytes of a value.
-_MOST_ENTRIES = 1 << 16
-_MOST_VALUES = 1 << 21
-
 # Names of tensors, by those in the file.
 _TOP = {
   'token_embd.weight': 'model.embed_tokens.weight',
@@ -91,7 +85,7 @@ class _Metadata(NamedTuple):
   """The keys of a file, read by name."""
 
   path: pathlib.Path
-  fields: Any
+  keys: dict[str, Any]
   architecture: str
   asked: set[str]  # full names of the keys that were looked at
 
@@ -99,8 +93,7 @@ class _Metadata(NamedTuple):
     """Returns a value; `{}` in the key is the architecture."""
     name = key.format(self.architecture)
     self.asked.add(name)
-    field = self.fields.get(name)
-    value = default if field is None else field.contents()
+    value = self.keys.get(name, default)
     # 1e-05 in 32 bits is no 1e-05 in 64: the shortest number that it can be.
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
@@ -178,91 +171,30 @@ def _package(path: pathlib.Path) -> Any:
   return gguf
 
 
-def _open(path: pathlib.Path) -> Any:
-  """Opens a file with its keys and the places of its tensors."""
-  base: Any = _package(path).GGUFReader
+def _read_header(path: pathlib.Path) -> Header:
+  _package(path)
   part = _PART.fullmatch(path.name)
   if part and int(part[2]) > 1:
     raise CheckpointError(
       f'{path} is one of {int(part[2])} parts: join them first, by llama.cpp '
       '(llama-gguf-split --merge)'
     )
-
-  class Reader(base):
-    """Reads through a plain array: slices of a memmap take thrice as long."""
-
-    def __setattr__(self, name, value):
-      plain = value.view(np.ndarray) if name == 'data' else value
-      super().__setattr__(name, plain)
-
   try:
-    _check_header(path)
-    return Reader(path)
-  except Exception as error:  # It raises nearly anything on a damaged file.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    return read_header(path)
+  except ValueError as error:
     raise CheckpointError(
-      f'{path} is truncated or damaged ({reason}); copy it again'
+      f'{path} is truncated or damaged ({error}); copy it again'
     ) from None
 
 
-def _check_header(path: pathlib.Path) -> None:
-  """Checks the counts and lengths in a header against the size of its file.
-
-  The package believes them, and makes objects of values that are not there.
-
-  Raises:
-    ValueError: they do not fit.
-  """
-  with path.open('rb') as file:
-    data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-  with data:
-    order = '>' if data[4:6] == b'\0\0' else '<'
-    place, values = 8, 0
-
-    def take(form: str) -> tuple[int, ...]:
-      begin = place
-      skip(struct.calcsize(order + form))
-      return struct.unpack_from(order + form, data, begin)
-
-    def skip(size: int) -> None:
-      nonlocal place
-      place += size
-      if place > len(data):
-        raise ValueError('its header reaches behind its end')
-
-    tensors, keys = take('QQ')
-    if tensors + keys > _MOST_ENTRIES:
-      raise ValueError(f'{keys} keys and {tensors} tensors')
-    for _ in range(keys):
-      skip(*take('Q'))
-      (kind,), count = take('I'), 1
-      if kind == _ARRAY:
-        kind, count = take('IQ')
-      values += count
-      if values > _MOST_VALUES:
-        raise ValueError(f'arrays of {values} values')
-      if kind == _TEXT:
-        for _ in range(count):
-          skip(*take('Q'))
-      elif kind in _SIZES:
-        skip(count * _SIZES[kind])
-      else:
-        raise ValueError(f'a value of type {kind}')
-    for _ in range(tensors):
-      skip(*take('Q'))
-      (axes,) = take('I')
-      skip(8 * axes + 12)
-
-
-def _metadata(path: pathlib.Path, reader: Any) -> _Metadata:
-  field = reader.fields.get('general.architecture')
-  name = None if field is None else field.contents()
+def _metadata(path: pathlib.Path, header: Header) -> _Metadata:
+  name = header.keys.get('general.architecture')
   if name not in ARCHITECTURES:
     raise CheckpointError(
       f'{path}: the architecture {name!r} is not read from GGUF files; those '
       f'that are: {", ".join(ARCHITECTURES)}'
     )
-  return _Metadata(path, reader.fields, name, set())
+  return _Metadata(path, header.keys, name, set())
 
 
 def _scaling(m: _Metadata, tensors: set[str]) -> dict[str, Any]:
@@ -283,22 +215,22 @@ def _scaling(m: _Metadata, tensors: set[str]) -> dict[str, Any]:
   return {'rope_scaling': made}
 
 
-def _llama3(m: _Metadata, reader: Any) -> dict[str, Any]:
+def _llama3(m: _Metadata, found: Place | None) -> dict[str, Any]:
   """Attributes of Llama 3's scaling, of which files keep the divisors alone.
 
   Raises:
     CheckpointError: the divisors are those of no published model.
   """
-  found = [x for x in reader.tensors if x.name == 'rope_freqs.weight']
-  if not found:
+  if found is None:
     return {}
-  half = len(found[0].data)
+  (half,), kind = found.shape, _FLOATS[found.kind]
+  divisors = np.fromfile(m.path, kind, half, offset=found.begin)
   theta = m.get('{}.rope.freq_base', 10_000.0)
   plain = theta ** (-np.arange(half) / half)
   for factor in (8.0, 32.0):
     scaling = Llama3(factor, 1.0, 4.0, 8192)
     frequencies, _ = scaling(theta, 2 * half, 0)
-    if np.allclose(plain / np.asarray(frequencies), found[0].data, rtol=1e-3):
+    if np.allclose(plain / np.asarray(frequencies), divisors, rtol=1e-3):
       return {
         'rope_scaling': {
           'rope_type': 'llama3',
@@ -314,10 +246,9 @@ def _llama3(m: _Metadata, reader: Any) -> dict[str, Any]:
   )
 
 
-def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
+def _describe(m: _Metadata, tensors: dict[str, Place]) -> dict[str, Any]:
   """Returns `config.json` of a file."""
-  m = _metadata(path, reader)
-  names = {tensor.name for tensor in reader.tensors}
+  path, names = m.path, set(tensors)
   for name in ('rope_factors_long.weight', 'rope_factors_short.weight'):
     if name in names:
       raise CheckpointError(
@@ -332,11 +263,10 @@ def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
     )
   heads = m.need('{}.attention.head_count')
   width = m.need('{}.embedding_length')
-  tokens = m.fields.get('tokenizer.ggml.tokens')
   made = {
     'model_type': _MODEL_TYPES.get(m.architecture, m.architecture),
     'vocab_size': m.get('{}.vocab_size')
-    or (len(tokens.data) if tokens is not None else 0),
+    or len(m.get('tokenizer.ggml.tokens', ())),
     'hidden_size': width,
     'num_hidden_layers': layers,
     'num_attention_heads': heads,
@@ -354,7 +284,7 @@ def _describe(path: pathlib.Path, reader: Any) -> dict[str, Any]:
     made |= {'attention_bias': 'blk.0.attn_q.bias' in names, 'mlp_bias': False}
   if m.architecture == 'qwen3':
     made['attention_bias'] = False
-  made |= _scaling(m, names) | _llama3(m, reader)
+  made |= _scaling(m, names) | _llama3(m, tensors.get('rope_freqs.weight'))
   made |= ARCHITECTURES[m.architecture].attributes(m)
   _refuse_unknown(m, head_dim or width // heads)
   ends = [m.get(f'tokenizer.ggml.{x}_token_id') for x in ('eos', 'eot')]
@@ -375,7 +305,7 @@ def _refuse_unknown(m: _Metadata, head_dim: int) -> None:
         f'{m.path}: {key.format(m.architecture)} is {found}, and heads have '
         f'{head_dim} entries; use the checkpoint that the file was made from'
       )
-  own = {key for key in m.fields if key.startswith(f'{m.architecture}.')}
+  own = {key for key in m.keys if key.startswith(f'{m.architecture}.')}
   harmless = {f'{m.architecture}.{key}' for key in _HARMLESS}
   if unknown := sorted(own - m.asked - harmless):
     raise CheckpointError(
@@ -433,22 +363,23 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
   """
   path = path.absolute()
   state = path.stat()
-  # What another version of this module made of the file may differ.
-  own = pathlib.Path(__file__).read_text()
+  # What other code made of the file may differ.
+  own = ''.join(pathlib.Path(x).read_text() for x in _CODE)
   facts = f'{path} {state.st_size} {state.st_mtime_ns} {own}'
   key = hashlib.sha256(facts.encode()).hexdigest()[:16]
   folder = user_cache.folder('gguf') / key / path.stem
   if folder.is_dir():
     return folder
-  reader = _open(path)
+  header = _read_header(path)
   try:
-    config = _describe(path, reader)
-    table = _table(_metadata(path, reader), reader)
+    m = _metadata(path, header)
+    config = _describe(m, header.tensors)
+    table = _table(m, header.tensors)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
       made = pathlib.Path(scratch, folder.name)
       made.mkdir()
-      _save_tokenizer(_metadata(path, reader), made)
+      _save_tokenizer(m, made)
       (made / CONFIG).write_text(json.dumps(config, indent=2) + '\n')
       (made / _TABLE).write_text(json.dumps(table))
       ends = {k: v for k, v in config.items() if k == 'eos_token_id'}
@@ -469,35 +400,26 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
   return folder
 
 
-def _table(m: _Metadata, reader: Any) -> dict[str, Any]:
+def _table(m: _Metadata, tensors: dict[str, Place]) -> dict[str, Any]:
   """Returns where the tensors of a file are, by their names in transformers.
 
-  Kept in the folder, since a file's own table lies behind its vocabulary, which
-  takes seconds to read.
+  Kept in the folder, so that the header need not be read again.
   """
   kind = ARCHITECTURES[m.architecture]
-  size, made, unknown = m.path.stat().st_size, {}, []
-  for tensor in reader.tensors:
-    name = _name(tensor.name, kind)
+  made: dict[str, Any] = {}
+  unknown = []
+  for stored, place in tensors.items():
+    name = _name(stored, kind)
     if name is None:
-      unknown.append(tensor.name)
+      unknown.append(stored)
       continue
-    begin, length = int(tensor.data_offset), int(tensor.n_bytes)
-    if begin + length > size:
-      raise CheckpointError(
-        f'{m.path} is truncated: {tensor.name} ends behind it; copy it again'
-      )
-    pairs = re.search(r'attn_([qk])\.', tensor.name) if kind.pairs else None
+    pairs = re.search(r'attn_([qk])\.', stored) if kind.pairs else None
     heads = m.need('{}.attention.head_count')
     if pairs and pairs[1] == 'k':
       heads = m.get('{}.attention.head_count_kv', heads)
-    made[name] = {
-      'begin': begin,
-      'length': length,
-      'shape': [int(n) for n in reversed(tensor.shape)],
-      'kind': tensor.tensor_type.name,
+    made[name] = place._asdict() | {
       'pairs': heads if pairs else 0,
-      'plus': float(kind.plus_one and tensor.name.endswith('norm.weight')),
+      'plus': float(kind.plus_one and stored.endswith('norm.weight')),
     }
   if unknown:
     raise CheckpointError(

@@ -24,6 +24,7 @@ from specjax.checkpoints import (
   from_tree,
   gguf_blocks,
   gguf_files,
+  gguf_header,
   kept_weights,
   parameters,
 )
@@ -801,6 +802,27 @@ def _key(kind, *rest):
   return struct.pack('<QcI', 1, b'k', kind) + b''.join(rest)
 
 
+def _tensor(kind, *shape):
+  shape = struct.pack(f'<I{len(shape)}Q', len(shape), *shape)
+  return struct.pack('<Qc', 1, b't') + shape + struct.pack('<IQ', kind, 0)
+
+
+def _alignment(unit):
+  name = b'general.alignment'
+  return struct.pack(f'<Q{len(name)}sII', len(name), name, 4, unit)
+
+
+@pytest.mark.parametrize(
+  'begin', [b'GGML\3\0\0\0', b'GGUF\0\0\0\3', b'GGUF\1\0\0\0']
+)
+def test_other_forms_are_refused(begin, tmp_path):
+  """Of another program, in the other order of bytes, and of version 1."""
+  path = tmp_path / 'x.gguf'
+  path.write_bytes(begin + bytes(64))
+  with pytest.raises(ValueError, match='it begins with'):
+    gguf_header.read_header(path)
+
+
 @pytest.mark.parametrize(
   ('tensors', 'keys', 'content', 'reason'),
   [
@@ -814,20 +836,21 @@ def _key(kind, *rest):
     (0, 10**6, _key(4, bytes(4)) * 10**6, '1000000 keys'),
     (2**63, 0, b'', 'tensors'),
     (1, 0, struct.pack('<QcI', 1, b't', 2**32 - 1), 'reaches behind'),
+    (0, 2, _key(4, bytes(4)) * 2, 'k is there twice'),
+    (2, 0, _tensor(0, 0) * 2, 't is there twice'),
+    (1, 0, _tensor(8, 31), '31 values in Q8_0'),
+    (1, 0, _tensor(0, 2**62), 't ends behind it'),
+    (1, 0, _tensor(99, 0), '99 is not a valid'),
+    *((0, 1, _alignment(x), 'general.alignment is') for x in (0, 3, 48)),
+    (0, 1, _key(8, struct.pack('<Qc', 1, b'\xff')), 'utf-8'),
   ],
 )
-def test_a_header_that_lies_is_refused_before_it_is_read(
-  tensors, keys, content, reason, tmp_path, monkeypatch
+def test_a_header_that_lies_is_refused(
+  tensors, keys, content, reason, tmp_path
 ):
-  """The package makes gigabytes of objects from some of these."""
+  """Readers that believe it make gigabytes of objects from some of these."""
   path = tmp_path / 'lies.gguf'
   path.write_bytes(b'GGUF' + struct.pack('<IQQ', 3, tensors, keys) + content)
-
-  class Reader:
-    def __init__(self, path):
-      pytest.fail(f'{path} was read')
-
-  monkeypatch.setattr(gguf, 'GGUFReader', Reader)
   with pytest.raises(CheckpointError, match=reason) as refused:
     checkpoints.describe(path)
   assert str(path) in str(refused.value)
@@ -887,18 +910,9 @@ def _file() -> bytes:
 # Keys of a file, without a file
 
 
-class Key(NamedTuple):
-  """A key of a file."""
-
-  value: object
-
-  def contents(self):
-    return self.value
-
-
 def metadata(architecture, values):
-  fields = {f'{architecture}.{name}': Key(x) for name, x in values.items()}
-  return gguf_files._Metadata(pathlib.Path('x'), fields, architecture, set())
+  keys = {f'{architecture}.{name}': x for name, x in values.items()}
+  return gguf_files._Metadata(pathlib.Path('x'), keys, architecture, set())
 
 
 @pytest.mark.parametrize(
@@ -951,35 +965,69 @@ def test_scalings_of_positions_from_keys(architecture, given, made):
       gguf_files._scaling(metadata(architecture, other), set())
 
 
-@pytest.mark.parametrize('order', ['<', '>'])
-@pytest.mark.parametrize('kind', [*gguf_files._SIZES, 8])
-def test_a_header_may_end_with_its_file(kind, order, tmp_path, monkeypatch):
+@pytest.mark.parametrize('kind', [*gguf_header._FORMS, 8])
+def test_a_header_may_end_with_its_file(kind, tmp_path, monkeypatch):
   """Values of every type alone and in an array, and a tensor."""
-  monkeypatch.setattr(gguf_files, '_MOST_ENTRIES', 3)
-  monkeypatch.setattr(gguf_files, '_MOST_VALUES', 4)
+  monkeypatch.setattr(gguf_header, '_MOST_ENTRIES', 3)
+  monkeypatch.setattr(gguf_header, '_MOST_VALUES', 4)
+  form = gguf_header._FORMS.get(kind)
 
   def pack(form, *values):
-    return struct.pack(order + form, *values)
+    return struct.pack('<' + form, *values)
 
-  size = gguf_files._SIZES.get(kind)
-  value = pack('Qc', 1, b'x') if kind == 8 else bytes(size)
+  number = 0.5 if form in ('f', 'd') else 1
+  value = pack('Qc', 1, b'x') if kind == 8 else pack(form, number)
   one = pack('QcI', 1, b'a', kind) + value
   array = pack('QcIIQ', 1, b'b', 9, kind, 3) + 3 * value
-  tensor = pack('QcI', 1, b't', 2) + bytes(8 * 2 + 12)
-  content = pack('IQQ', 3, 1, 2) + one + array + tensor
+  tensor = pack('QcIQQIQ', 1, b't', 2, 2, 0, 0, 0)
+  header = pack('IQQ', 3, 1, 2) + one + array + tensor
+  content = header + bytes(-len(b'GGUF' + header) % 32)
   path = tmp_path / 'x.gguf'
   path.write_bytes(b'GGUF' + content)
-  gguf_files._check_header(path)
-  path.write_bytes(b'GGUF' + content[:-1])
-  with pytest.raises(ValueError, match='reaches behind its end'):
-    gguf_files._check_header(path)
+  read = gguf_header.read_header(path)
+  expected = 'x' if kind == 8 else number
+  assert read.keys == {'a': expected, 'b': [expected] * 3}
+  assert type(read.keys['a']) is (bool if form == '?' else type(expected))
+  assert read.tensors == {'t': (4 + len(content), 0, [0, 2], 'F32')}
+  for cut, reason in ((header[:-1], 'header reaches'), (header, 't ends')):
+    path.write_bytes(b'GGUF' + cut)
+    if cut != content:
+      with pytest.raises(ValueError, match=f'{reason} behind it'):
+        gguf_header.read_header(path)
   path.write_bytes(b'GGUF' + content)
-  monkeypatch.setattr(gguf_files, '_MOST_VALUES', 3)
+  monkeypatch.setattr(gguf_header, '_MOST_VALUES', 3)
   with pytest.raises(ValueError, match='arrays of 4 values'):
-    gguf_files._check_header(path)
-  monkeypatch.setattr(gguf_files, '_MOST_ENTRIES', 2)
+    gguf_header.read_header(path)
+  monkeypatch.setattr(gguf_header, '_MOST_ENTRIES', 2)
   with pytest.raises(ValueError, match='2 keys and 1 tensors'):
-    gguf_files._check_header(path)
+    gguf_header.read_header(path)
+
+
+@pytest.mark.parametrize('alignment', [None, 64])
+@pytest.mark.parametrize('kind', ['F32', 'F16', 'BF16', 'Q4_1', 'Q8_0'])
+def test_a_header_is_that_of_the_package(kind, alignment, tmp_path):
+  """The same keys, and places of the same bytes."""
+
+  def change(writer):
+    if alignment:
+      writer.add_custom_alignment(alignment)
+    writer.add_token_list(['a', 'é', ''])
+    writer.add_token_types([1, 2, 3])
+    writer.add_token_scores([0.5, -1.0, 3e-5])
+    writer.add_bool('flag', True)
+    writer.add_int64('far', -(2**40))
+
+  path, _ = made(tmp_path, 'llama', kind, change=change)
+  read, theirs = gguf_header.read_header(path), gguf.GGUFReader(path)
+  fields = {k: x for k, x in theirs.fields.items() if k[:4] != 'GGUF'}
+  assert read.keys == {name: x.contents() for name, x in fields.items()}
+  assert read.tensors == {
+    x.name: (
+      *(x.data_offset, x.n_bytes, x.shape.tolist()[::-1]),
+      x.tensor_type.name,
+    )
+    for x in theirs.tensors
+  }
 
 
 # Forms of weights, by what is asked for
