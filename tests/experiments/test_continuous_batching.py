@@ -1,7 +1,6 @@
 """Many prompts through few rows: its tables, and a run of it."""
 
 import dataclasses
-import json
 import types
 
 import pytest
@@ -11,6 +10,7 @@ from specjax import reports
 from specjax.bench.config import Prompts
 from tests.support import rows as made
 from tests.support import tiny
+from tests.support.resumed import run_twice
 
 BY_LOAD = 'draft, by load'
 
@@ -103,7 +103,7 @@ def of_their_own(lengths):
 
 
 @pytest.mark.slow
-def test_every_way_decodes_every_prompt(folder, tmp_path, monkeypatch):
+def test_every_way_decodes_every_prompt(folder, tmp_path, monkeypatch, capsys):
   """The program on tiny models: rows of all ways, and of lengths by load."""
   monkeypatch.setattr(study, 'lengths', of_their_own(study.lengths))
   given = vars(tiny.experiment(folder, quick=True))
@@ -116,9 +116,7 @@ def test_every_way_decodes_every_prompt(folder, tmp_path, monkeypatch):
     },
   )  # fmt: skip
   x.shrink()
-  study.run(x)
-  text = (tmp_path / 'results' / 'rows.jsonl').read_text()
-  rows = [json.loads(line) for line in text.splitlines()]
+  rows = run_twice(study, x, capsys)
   sides = {(r['drafter'], r['gamma']) for r in rows}
   assert sides == {('plain', 0), ('draft', 2), (BY_LOAD, 2)}
   assert len(rows) == 3 * (len(sides) - 1) + 1
