@@ -529,13 +529,11 @@ def summary(rows: list[dict]) -> str:
   return blocks(headline(rows), table.markdown())
 
 
-def _from_command_line() -> None:
+if __name__ == '__main__':
   parser = command.Parser(__doc__)
   parser.add_argument(
     'root', nargs='?', default='results', help='folder of the rows'
   )
-  simulate(pathlib.Path(parser.parse_args().root))
-
-
-if __name__ == '__main__':
-  command.guard(_from_command_line, resumes=True)
+  command.guard(
+    lambda: simulate(pathlib.Path(parser.parse_args().root)), resumes=True
+  )

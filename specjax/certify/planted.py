@@ -230,11 +230,7 @@ WRONG_RULES = (
   ),
   WrongRule(
     'naive: later siblings are judged as if alone',
-    verify.naive._replace(
-      accept=lambda draft, scores: at_tokens(
-        scores.probs[draft.parents], draft.tokens
-      )
-    ),
+    verify.naive._replace(accept=_judged_by(lambda p, q: p)),
     cases.TREE.source,
   ),
   WrongRule(
