@@ -227,6 +227,7 @@ against experiments/against.py:
   batch 2
   prompts.turns 2
   drafters x
+  drafters=ngram => at least one must load
 step_costs experiments/step_costs.py:quantized:
   paths () /nowhere
 train configs/embedded_pair.py:
