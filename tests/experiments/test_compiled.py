@@ -883,15 +883,21 @@ def test_passes_of_one_row_and_of_a_draft_have_the_same_products(uniform):
   assert (shared == products('plain')) is uniform
 
 
-def on(device: str, *more):
-  """A case of a device, which needs its compiler."""
-  compiler = 'jax_cuda13_plugin' if device.startswith('h') else 'libtpu'
+def has(compiler: str):
+  """Skips a test where a compiler is not installed."""
   missing = not importlib.util.find_spec(compiler)
-  skip = pytest.mark.skipif(missing, reason=f'no {compiler}')
-  return pytest.param(device, *more, marks=[skip, pytest.mark.slow])
+  return pytest.mark.skipif(missing, reason=f'no {compiler}')
 
 
-@pytest.mark.parametrize('device', [on('v6e'), on('h100'), on('h200')])
+TPU_AND_GPU = [
+  pytest.param('v6e', marks=has('libtpu')),
+  pytest.param('h100', marks=has('jax_cuda13_plugin')),
+]
+H200 = pytest.param('h200', marks=has('jax_cuda13_plugin'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('device', [*TPU_AND_GPU, H200])
 def test_small_shapes_are_compiled(device, folder, tmp_path):
   flags = (
     *('compiled', f'--device={device}', '--programs=plain,chain,prefill'),
@@ -944,12 +950,13 @@ def compile_8b(device: str, programs: str, layers: str, *flags) -> dict:
   return json.loads(done.stdout.splitlines()[-1])['programs']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('device', 'most'),
   [
-    on('v5e', {'plain': 1.5, 'chain': 1.7}),
-    on('v6e', {'plain': 1.2, 'chain': 1.33}),
-    on('h100', {}),
+    pytest.param('v5e', {'plain': 1.5, 'chain': 1.7}, marks=has('libtpu')),
+    pytest.param('v6e', {'plain': 1.2, 'chain': 1.33}, marks=has('libtpu')),
+    pytest.param('h100', {}, marks=has('jax_cuda13_plugin')),
   ],
 )
 def test_no_call_copies_weights_or_caches(device, most, tmp_path):
@@ -972,9 +979,13 @@ def test_no_call_copies_weights_or_caches(device, most, tmp_path):
       assert one['seconds'] < most[name] * one['least_seconds']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('device', 'what', 'most'),
-  [on('h100', 'nodes', 16), on('v6e', 'kernels', 22)],
+  [
+    pytest.param('h100', 'nodes', 16, marks=has('jax_cuda13_plugin')),
+    pytest.param('v6e', 'kernels', 22, marks=has('libtpu')),
+  ],
 )
 def test_a_layer_is_few_operations(device, what, most):
   made = [
@@ -984,7 +995,14 @@ def test_a_layer_is_few_operations(device, what, most):
   assert made[1] - made[0] <= 2 * most
 
 
-@pytest.mark.parametrize('device', [on('v5e:2x2'), on('h100:4')])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'device',
+  [
+    pytest.param('v5e:2x2', marks=has('libtpu')),
+    pytest.param('h100:4', marks=has('jax_cuda13_plugin')),
+  ],
+)
 def test_chips_tell_each_other_little_and_copy_nothing(device):
   """Chips tell each other rows and logits, of one token and of several."""
   flags = '--mesh.model=4', '--mesh.split_draft=True'
