@@ -324,7 +324,7 @@ certify {}/certificate.py => rows
 generate {}/tiny.py => prompt is empty
 inspect pair => target.path
 step_costs :decoding => no GPU
-train {}/tiny.py => or give it to experiments.run
+train {}/tiny.py => or give it to specjax run
 tables /nowhere => /nowhere
 tables a b => unrecognized arguments: b
 tables results --format=xml => 'xml'
