@@ -195,14 +195,8 @@ long_contexts experiments/long_contexts.py:
   rates=(1.5,) => from 0 to 0.999
   dtype int8
   contexts=(1099511627776,) => GB for caches alone
-paper_costs experiments/paper_costs.py:
-  rates=(2.0,) => from 0 to 1
-  gammas (0,)
-  batches=() => batches is empty
 prompt_lengths experiments/prompt_lengths.py:
   lengths () (4,257)
-rollouts experiments/rollouts.py:
-  parts ("gradient",)
 optimal_acceptance experiments/optimal_acceptance.py:
   drafts=() => drafts is empty
   drafts=(2,) kept=1 => kept is 1, but drafts 2
@@ -324,6 +318,10 @@ certify {}/certificate.py => rows
 generate {}/tiny.py => prompt is empty
 inspect pair => target.path
 step_costs :decoding => no GPU
+paper_costs --rates=(2.0,) => from 0 to 1
+paper_costs --gammas=(0,) => gammas
+paper_costs --batches=() => batches is empty
+rollouts --parts=("gradient",) => parts
 train {}/tiny.py => or give it to specjax run
 tables /nowhere => /nowhere
 tables a b => unrecognized arguments: b
