@@ -131,8 +131,8 @@ class Runner:
   def refuses(self, program: str, arguments: list[str], *words: str) -> None:
     """Checks that a program ends in one line, which has some words."""
     study = program not in COMMANDS
-    words = [f'experiments.{program}'] if study else ['specjax', program]
-    status, _, err = self.run(*words, *arguments)
+    begin = [f'experiments.{program}'] if study else ['specjax', program]
+    status, _, err = self.run(*begin, *arguments)
     assert status == 1
     # Where there is no torch, transformers says so in a line of its own.
     (line,) = (x for x in err.splitlines() if not x.startswith('[transf'))
