@@ -1,4 +1,4 @@
-"""Programs, and what they are made of."""
+"""Studies, and what they are made of."""
 
 import os
 

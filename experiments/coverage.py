@@ -128,10 +128,6 @@ def _pairs(rows: Rows) -> Iterator[tuple[dict, dict]]:
     yield from ((base, r) for r in pick(some, **place) if r is not base)
 
 
-def _share(overlap, prefixes) -> Estimate:
-  return metrics.ratio(overlap, prefixes).clipped(0.0, 1.0)
-
-
 def _domains(rows: Rows) -> Iterator[list[dict]]:
   """Rows whose prompts are not the same."""
   fixed = ('drafter', 'temperature')
@@ -307,7 +303,9 @@ def _pooled(rows: Rows) -> Iterator[Case]:
 # What is printed with an interval, and where its kind is tried.
 KINDS: dict[str, Kind] = {
   'tau': _each(_single, lambda r: metrics.ratio(*(r[k] for k in TAU))),
-  'alpha': _each(_single, lambda r: _share(*(r[k] for k in ALPHA))),
+  'alpha': _each(
+    _single, lambda r: metrics.ratio(*(r[k] for k in ALPHA)).clipped(0.0, 1.0)
+  ),
   # Few steps of a prompt come to the third place.
   'acceptance of a place': _each(
     lambda rows: _single(rows, 'bigram', gamma=3),
@@ -529,13 +527,11 @@ def summary(rows: list[dict]) -> str:
   return blocks(headline(rows), table.markdown())
 
 
-def _from_command_line() -> None:
+if __name__ == '__main__':
   parser = command.Parser(__doc__)
   parser.add_argument(
     'root', nargs='?', default='results', help='folder of the rows'
   )
-  simulate(pathlib.Path(parser.parse_args().root))
-
-
-if __name__ == '__main__':
-  command.guard(_from_command_line, resumes=True)
+  command.guard(
+    lambda: simulate(pathlib.Path(parser.parse_args().root)), resumes=True
+  )

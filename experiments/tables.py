@@ -260,17 +260,11 @@ def regenerate(folder: str, form: str = MARKDOWN) -> None:
   print(json.dumps(last_line | {'left_out': len(warnings)}))
 
 
-def _from_command_line() -> None:
-  parser = command.Parser(__doc__)
-  parser.add_argument('folder', nargs='?', default='results', help='of results')
-  parser.add_argument(
-    '--format', choices=(*FORMATS, MARKDOWN), default=MARKDOWN
-  )
-  given = parser.parse_args()
-  regenerate(given.folder, given.format)
-
-
 if __name__ == '__main__':
   if any(word.startswith('--config') for word in sys.argv):
     command.run(compare, (Published, Calculated))
-  command.guard(_from_command_line)
+  parser = command.Parser(__doc__)
+  parser.add_argument('folder', nargs='?', default='results', help='of results')
+  forms = *FORMATS, MARKDOWN
+  parser.add_argument('--format', dest='form', choices=forms, default=MARKDOWN)
+  command.guard(lambda: regenerate(**vars(parser.parse_args())))

@@ -296,11 +296,6 @@ def sequence(
   return np.where(ended[:, None], reached, 0)
 
 
-def tokens_per_step(chance: np.ndarray, texts: Texts) -> float:
-  """tau of a step with chances [texts], without limit or end of text."""
-  return float(chance @ texts.length(np.arange(len(texts))))
-
-
 def constant(p, texts: Texts) -> Distributions:
   """The distribution p [V] after every text."""
   probs = np.broadcast_to(np.asarray(p, float), (len(texts), len(p)))
@@ -315,11 +310,12 @@ def efficiency(
   p: Distributions,
   q: Distributions,
 ) -> float:
-  """tau of a rule's step from the empty text; see `step`.
+  """tau of a rule's step from the empty text, without limit or end of text.
 
-  Texts must be at least one token longer than drafts.
+  Texts must be at least one token longer than drafts; see `step`.
   """
-  return tokens_per_step(step(rule, source, texts, p, q, [0])[0], texts)
+  chance = step(rule, source, texts, p, q, [0])[0]
+  return float(chance @ texts.length(np.arange(len(texts))))
 
 
 def total_variation(a: np.ndarray, b: np.ndarray) -> float:

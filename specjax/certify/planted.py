@@ -230,11 +230,7 @@ WRONG_RULES = (
   ),
   WrongRule(
     'naive: later siblings are judged as if alone',
-    verify.naive._replace(
-      accept=lambda draft, scores: at_tokens(
-        scores.probs[draft.parents], draft.tokens
-      )
-    ),
+    verify.naive._replace(accept=_judged_by(lambda p, q: p)),
     cases.TREE.source,
   ),
   WrongRule(
@@ -384,11 +380,6 @@ def _of_one_token(logits, q):
   return one / one.sum()
 
 
-def _best(coins, q):
-  del coins  # Unused.
-  return jnp.argmax(q).astype(jnp.int32)
-
-
 def _tied_to_positions(memory, key, length, depth):
   """Coins of a position are the same whenever it is drafted."""
   first, started = memory
@@ -445,12 +436,6 @@ def _hottest_for_all(logits, values, history, above):
   hot = jnp.full_like(values.temperature, values.temperature.max())
   return sampling.distributions(
     logits, values._replace(temperature=hot), history, above
-  )
-
-
-def _blind_to_drafted(logits, values, history, above):
-  return sampling.distributions(
-    logits, values, history, jnp.full_like(above, -1)
   )
 
 
@@ -531,10 +516,6 @@ def _ends_only_last(state, draft, verdict, eos):
   return emitted, count, whole, stopped
 
 
-def _one_slot_off(cache, flight, path, start, count):
-  return caches.commit(cache, flight, path, start + 1, count)
-
-
 def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
   live = jnp.ones_like(live)
   return generate.PARTS.tally(counts, draft, verdict, emitted, room, live, beta)
@@ -543,12 +524,6 @@ def _counts_the_finished(counts, draft, verdict, emitted, room, live, beta):
 _TOKEN = cases.find('token', cases.CHAIN)
 _OTHER = cases.find('token', cases.OTHER, 'other transformer')
 _DFLASH = cases.find('token', cases.DFLASH, 'transformer')
-
-
-def _one_place(key, draft, scores, rule, depth):
-  return verify.judge(
-    jnp.broadcast_to(key[:1], key.shape), draft, scores, rule, depth
-  )
 
 
 def _in_step(name: str, case=_TOKEN, quick: bool = False, **parts) -> WrongLoop:
@@ -564,7 +539,9 @@ WRONG_LOOPS = (
   WrongLoop(
     'draft: takes the argmax, reports q',
     _TOKEN,
-    lambda tiny: _chain(3, choose=_best),
+    lambda tiny: _chain(
+      3, choose=lambda coins, q: jnp.argmax(q).astype(jnp.int32)
+    ),
   ),
   WrongLoop(
     'a block is drawn from q, and raw logits are reported',
@@ -607,7 +584,9 @@ WRONG_LOOPS = (
   _in_step(
     'verification: penalties blind to drafted tokens',
     quick=True,
-    distributions=_blind_to_drafted,
+    distributions=lambda *given: sampling.distributions(
+      *given[:-1], jnp.full_like(given[-1], -1)
+    ),
   ),
   _in_step('constraint: its mask after the cuts', distributions=_masked_last),
   _in_step(
@@ -634,13 +613,17 @@ WRONG_LOOPS = (
   _in_step(
     'naive: places of a step share their coins',
     cases.find('naive', cases.TREE),
-    judge=_one_place,
+    judge=lambda key, *rest, **options: verify.judge(
+      jnp.broadcast_to(key[:1], key.shape), *rest, **options
+    ),
   ),
   _in_step('an end of text inside a block is ignored', emit=_ends_only_last),
   _in_step(
     'the cache is written one slot off',
     cases.find('token', cases.CHAIN, 'transformer'),
-    write=_one_slot_off,
+    write=lambda cache, flight, path, start, count: caches.commit(
+      cache, flight, path, start + 1, count
+    ),
   ),
   _in_step('statistics count finished rows', tally=_counts_the_finished),
 )

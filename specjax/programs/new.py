@@ -109,14 +109,9 @@ And what is it worth?
   print(json.dumps(made))
 
 
-def _from_command_line() -> None:
+def start() -> None:
   parser = command.Parser(__doc__)
   parser.add_argument('kind', choices=sorted(ATTRIBUTES), help='what to begin')
   parser.add_argument('name', help='of the module')
   parser.add_argument('--folder', default='.', help='where it goes')
-  given = parser.parse_args()
-  main(given.kind, given.name, given.folder)
-
-
-def start() -> None:
-  command.guard(_from_command_line)
+  command.guard(lambda: main(**vars(parser.parse_args())))

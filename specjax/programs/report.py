@@ -21,11 +21,7 @@ def main(path: str) -> None:
   print(json.dumps({'report': str(folder.path / page.FILE)}))
 
 
-def _from_command_line() -> None:
+def start() -> None:
   parser = command.Parser(__doc__)
   parser.add_argument('folder', help='of the results')
-  main(parser.parse_args().folder)
-
-
-def start() -> None:
-  command.guard(_from_command_line)
+  command.guard(lambda: main(parser.parse_args().folder))

@@ -107,10 +107,6 @@ def of_completion(
   }
 
 
-def _share(count: float, of: float) -> float | None:
-  return float(count / of) if of else None
-
-
 def speculation(counts: Sequence[Counts], depth: int) -> dict[str, Any]:
   """Statistics of drafting for some texts, in their whole steps.
 
@@ -127,7 +123,7 @@ def speculation(counts: Sequence[Counts], depth: int) -> dict[str, Any]:
   return {
     'speculative_decoding': {
       'mean_acceptance_length': (steps and 1 + accepted / steps) or None,
-      'draft_acceptance_rate': _share(accepted, drafted),
+      'draft_acceptance_rate': accepted / drafted if drafted else None,
       'acceptance_histogram': histogram.tolist(),
       'num_spec_steps': steps,
       'num_accepted_draft_tokens': accepted,

@@ -1,19 +1,16 @@
 """What is measured of requests that come at random times."""
 
-import dataclasses
-import json
-
 import numpy as np
 import pytest
 
 from experiments import arrivals
 from experiments.arrivals import Arrivals
-from specjax import reports
 from specjax.bench.measure import NotFinite
 from specjax.cli import command
 from specjax.errors import UserError
 from specjax.loop import counting
 from specjax.requests import pool
+from tests.support.resumed import run_twice
 from tests.support.tiny import experiment
 
 
@@ -208,9 +205,7 @@ def settings(folder, tmp_path, **changes):
 @pytest.mark.slow
 def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
   x = settings(folder, tmp_path, quick=False)
-  arrivals.run(x)
-  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
-  assert {*map(reports.fault, rows)} == {''}
+  rows = run_twice(arrivals, x, capsys)
   assert [(r['drafter'], r['fraction']) for r in rows] == [
     (name, fraction) for fraction in (None, 0.5) for name in ('plain', 'ngram')
   ]
@@ -219,10 +214,6 @@ def test_rates_are_measured_and_rendered(folder, tmp_path, capsys):
   assert slow['requests_per_second'] == other['requests_per_second']
   assert slow['counted'] == 16
   assert (tmp_path / 'rows/latency_by_rate.png').exists()
-  assert reports.summary(rows) in capsys.readouterr().out
-  arrivals.run(dataclasses.replace(x))
-  again = (tmp_path / 'rows/rows.jsonl').read_text().splitlines()
-  assert len(again) == len(rows)
 
 
 def test_a_study_has_its_own_config():

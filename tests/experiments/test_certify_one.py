@@ -28,6 +28,7 @@ _PLACE = {
   'rule': 'tests.support.rules_on_trial',
   'drafter': 'tests.support.drafters_on_trial',
   'policy': 'tests.support.policies_on_trial',
+  'foreign': 'tests.support.foreign_on_trial',
 }
 slow = pytest.mark.slow
 
@@ -232,16 +233,30 @@ BAD = [
   ('policy', 'divides', 'learn gives inf where 0 of 1 drafted tokens'),
   ('policy', 'asks_the_host', 'asks the host'),
   ('policy', 'confidence:2', 'threshold must be in [0, 1]'),
+  ('foreign', 'sampler', 'has no module'),
+  ('foreign', 'nowhere.at_all', 'cannot be imported'),
+  ('foreign', 'nothing', 'cannot be imported'),
+  ('foreign', 'no_function', 'is no function but str'),
+  ('foreign', 'mutates', 'changes its argument logits'),
+  ('foreign', 'draws_its_own', 'draws coins of its own'),
+  ('foreign', 'too_many', 'returns 3 tokens for a draft of 1'),
+  ('foreign', 'none_at_all', 'returns no token for a row'),
+  ('foreign', 'fewer_rows', 'rows for'),
+  ('foreign', 'beyond', 'outside of the vocabulary of 2'),
+  ('foreign', 'probabilities', 'must be whole numbers, got float32'),
+  ('foreign', 'with_hole', 'behind a -1'),
+  ('foreign', 'raises', 'raised RuntimeError: no such device'),
 ]
-_OURS = {'tokn', 'ngrm', 'lenience', 'lm', 'ngram:/nowhere', 'confidence:2'}
+_OURS = {
+  *('tokn', 'ngrm', 'lenience', 'lm'),
+  *('ngram:/nowhere', 'confidence:2', 'sampler'),
+}
 
 
 @pytest.mark.parametrize(('kind', 'name', 'message'), BAD)
 def test_bad_input_ends_in_one_line_before_anything_runs(kind, name, message):
-  if name in _OURS:
-    x = Certificate(quick=True, **{kind: name})
-  else:
-    x = settings(kind, name)
+  ours = name in _OURS
+  x = Certificate(quick=True, **{kind: name}) if ours else settings(kind, name)
   rows: list[dict] = []
   with pytest.raises(UserError) as raised:
     trial.find(x).run(rows.append)

@@ -168,7 +168,8 @@ def test_a_program_starts_from_them(folder, tmp_path):
   made = []
   for _ in range(2):
     done = processes.run(
-      'experiments.generate',
+      'specjax',
+      'generate',
       '--config=configs/pair.py',
       f'--config.target.path={folder}/target',
       '--config.prompt=def f(',

@@ -1,7 +1,6 @@
 """Steps at long contexts: bytes, crossings and tables from made-up times."""
 
 import dataclasses
-import json
 import types
 
 import jax
@@ -16,6 +15,7 @@ from specjax.drafters import early_exit, windowed
 from specjax.models import linear, variants
 from specjax.types import Target
 from tests.support import models, own_models
+from tests.support.resumed import run_twice
 
 
 def quick(**changes):
@@ -148,9 +148,4 @@ def test_a_crossing_is_where_a_curve_stays_below(values, found):
 @pytest.mark.slow
 def test_the_program_runs_and_measures_nothing_twice(tmp_path, capsys):
   x = quick(batches=(2,), contexts=(256,), results=str(tmp_path / 'rows'))
-  study.run(x)
-  rows = (tmp_path / 'rows/rows.jsonl').read_text()
-  study.run(x)
-  assert (tmp_path / 'rows/rows.jsonl').read_text() == rows
-  last = json.loads(capsys.readouterr().out.splitlines()[-1])
-  assert last['rows'] == len(rows.splitlines()) == 3
+  assert len(run_twice(study, x, capsys)) == 3

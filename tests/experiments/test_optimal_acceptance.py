@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from specjax.certify import exact
 from specjax.errors import UserError
 from specjax.stats import optimal
 from tests.support import heads_in_numpy, tiny
+from tests.support.resumed import run_twice
 
 
 def settings(folder, tmp_path, **changes):
@@ -24,12 +24,10 @@ def settings(folder, tmp_path, **changes):
 
 @pytest.mark.slow
 def test_rows_of_a_tiny_pair(folder, tmp_path, capsys):
-  study.run(settings(folder, tmp_path))
-  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
-  assert {*map(reports.fault, rows)} == {''}
+  rows = run_twice(study, settings(folder, tmp_path), capsys)
   assert {r['places'] for r in rows} == {6}
   assert [r['unit_places'] for r in rows] == [[3, 3]] * len(rows)
-  table = [x for x in capsys.readouterr().out.splitlines() if x[:3] == '| 1']
+  table = [x for x in reports.summary(rows).splitlines() if x[:3] == '| 1']
   assert f'{rows[-1]["share"]:.3f}' in table[-1]
   assert len(reports.summary(rows[:1])) > 40
   (axes,) = reports.figures(rows)[0](rows).axes
@@ -38,13 +36,9 @@ def test_rows_of_a_tiny_pair(folder, tmp_path, capsys):
   assert shown == {r['verifier']: [r['accepted']] for r in rows}
 
 
-@pytest.mark.parametrize(
-  'changes',
-  [{'drafts': ()}, {'kept': 1, 'drafts': (2,)}, {'drafters': ('ngram',)}],
-)
-def test_bad_numbers_are_named(folder, tmp_path, changes):
-  with pytest.raises(UserError, match='^' + next(iter(changes))):
-    study.run(settings(folder, tmp_path, **changes))
+def test_a_drafter_that_draws_nothing_is_named(folder, tmp_path):
+  with pytest.raises(UserError, match=r'^drafters'):
+    study.run(settings(folder, tmp_path, drafters=('ngram',)))
 
 
 # Each rule under one of the laws that it takes.

@@ -1,7 +1,6 @@
 """Costs on paper: bytes, operations and exchange by hand; where it pays."""
 
 import itertools
-import json
 import pathlib
 
 import pytest
@@ -9,13 +8,13 @@ import pytest
 from experiments import paper_costs
 from experiments.paper_costs import MODELS, Calculation, Deployment, last
 from specjax.bench import results
-from specjax.errors import UserError
 from specjax.models import sharding
 from specjax.models.sharding import Placement
 from specjax.stats import theory
 from specjax.stats.roofline import Chip
 from specjax.stats.row import pick
 from tests.support import tiny
+from tests.support.resumed import run_twice
 
 ROOT = pathlib.Path(__file__).parents[2]
 COUNTS = Chip(1.0, 1e12, 1.0, 1.0)  # Seconds are bytes and operations.
@@ -147,27 +146,10 @@ def test_the_committed_rows_are_what_is_calculated():
     assert made['pays_up_to'] == same['pays_up_to']
 
 
-@pytest.mark.parametrize(
-  ('changes', 'error'),
-  [
-    ({'rates': (2.0,)}, 'rates must be .* from 0 to 1'),
-    ({'gammas': (0,)}, 'gammas'),
-    ({'batches': ()}, 'batches is empty'),
-  ],
-)
-def test_what_cannot_be_calculated_is_named(changes, error):
-  with pytest.raises(UserError, match=error):
-    paper_costs.PaperCosts(**changes).check()
-
-
 def test_the_quick_version_is_calculated(tmp_path, capsys):
-  for _ in range(2):
-    x = paper_costs.PaperCosts(results=str(tmp_path / 'a'), quick=True)
-    x.shrink()
-    paper_costs.run(x)
-  rows, _ = results.read_rows(tmp_path / 'a' / 'rows.jsonl')
-  assert len(rows) == 2 * 2 * 2
+  x = paper_costs.PaperCosts(results=str(tmp_path / 'a'), quick=True)
+  x.shrink()
+  assert len(run_twice(paper_costs, x, capsys)) == 2 * 2 * 2
   assert {file.name for file in (tmp_path / 'a').iterdir()} == {
     'config.json', 'rows.jsonl', 'summary.md', 'speedup_by_batch.png',
   }  # fmt: skip
-  assert json.loads(capsys.readouterr().out.splitlines()[-1])['rows'] == 8

@@ -1,14 +1,11 @@
 """A study of one file: the same texts behind prompts of several lengths."""
 
 import dataclasses
-import json
-
-import pytest
 
 from experiments import prompt_lengths as study
 from specjax import reports
-from specjax.errors import UserError
 from tests.support import tiny
+from tests.support.resumed import run_twice
 
 
 def settings(folder, tmp_path, **changes):
@@ -21,19 +18,11 @@ def settings(folder, tmp_path, **changes):
 def test_each_length_continues_the_ends_of_the_same_texts(
   folder, tmp_path, capsys
 ):
-  study.run(settings(folder, tmp_path))
-  text = capsys.readouterr().out
-  rows = [json.loads(s) for s in (tmp_path / 'rows/rows.jsonl').open()]
+  rows = run_twice(study, settings(folder, tmp_path), capsys)
   assert [(r['of'], r['length']) for r in rows] == [('code', 4), ('code', 16)]
-  assert {*map(reports.fault, rows)} == {''}
   assert [r['prompts_from']['longest'] for r in rows] == [4, 16]
-  lines = [line for line in text.splitlines() if line.startswith('| code')]
+  text = reports.summary(rows).splitlines()
+  lines = [line for line in text if line.startswith('| code')]
   assert len(lines) == 2
   assert f'{rows[0]["tau"]:.2f}' in lines[0]
   assert len(reports.summary(rows[:1])) > 40
-
-
-@pytest.mark.parametrize('lengths', [(), (4, 17)])
-def test_bad_lengths_are_named(folder, tmp_path, lengths):
-  with pytest.raises(UserError, match='lengths'):
-    study.run(settings(folder, tmp_path, lengths=lengths))

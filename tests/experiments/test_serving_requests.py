@@ -1,6 +1,7 @@
 """Requests as they are read: every field is taken, or refused by its name."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import re
@@ -33,24 +34,39 @@ def talk(*said, **given):
   return json.dumps({'messages': messages} | given).encode()
 
 
+def completion(limits=LIMITS, **given):
+  return requests.read(body(**given), False, limits)
+
+
+def chat(*said, limits=LIMITS, **given):
+  return requests.read(talk(*said, **given), True, limits)
+
+
+@contextlib.contextmanager
+def refused(param, says=''):
+  """Expects that what is read inside is refused by the name of a field."""
+  with pytest.raises(Refused, match=says) as error:
+    yield error
+  assert error.value.param == param
+
+
 def test_a_completion_with_all_that_it_may_have():
   sampled = {'temperature': 0.5, 'top_p': 0.9, 'top_k': 40}
   given = {'n': 2, 'max_tokens': 5, 'seed': 3, 'stop': ['a', 'b']}
   given |= {'stream': True, 'stream_options': {'include_usage': True}}
   passed_over = {'model': 'tiny', 'user': 'me', 'metadata': {'a': 'b'}}
-  sent = body(**sampled, **given, **passed_over, response_format=FORMAT)
-  assert requests.read(sent, False, LIMITS) == requests.Asked(
+  asked = completion(**sampled, **given, **passed_over, response_format=FORMAT)
+  assert asked == requests.Asked(
     *(False, ['a'], sampled), n=2, new_tokens=5, seed=3, stop=('a', 'b'),
     stream=True, usage=True, schema=json.dumps(SCHEMA),
   )  # fmt: skip
 
 
 def test_what_is_left_out_is_as_clients_expect_it():
-  asked = requests.read(body(), False, LIMITS)
+  asked = completion()
   assert asked == requests.Asked(False, ['a'], {'temperature': 1.0})
   names = *requests._WITHOUT, *requests._STAGES, 'n'
-  nothing = body(**dict.fromkeys(names))
-  assert requests.read(nothing, False, LIMITS) == asked
+  assert completion(**dict.fromkeys(names)) == asked
   # Values that ask for nothing are taken.
   neutral = {
     'top_p': 1, 'min_p': 0, 'top_k': -1, 'presence_penalty': 0.0,
@@ -58,14 +74,13 @@ def test_what_is_left_out_is_as_clients_expect_it():
     'tools': [], 'logprobs': False, 'echo': False, 'best_of': 1, 'suffix': '',
     'response_format': {'type': 'text'},
   }  # fmt: skip
-  asked = requests.read(body(**neutral), False, LIMITS)
   # Where a stage is served they are kept: its default may be another one.
   values = {'temperature': 1.0, 'top_p': 1, 'top_k': 0}
-  assert asked == requests.Asked(False, ['a'], values)
+  assert completion(**neutral) == requests.Asked(False, ['a'], values)
   # A prompt is a text or token ids, or a list of these.
   for prompt in ('a', ['a', 'b'], [1, 2], [[1], [2, 3]]):
-    read = requests.read(body(prompt=prompt), False, LIMITS).prompts
-    assert read == ([prompt] if prompt in ('a', [1, 2]) else prompt)
+    wanted = [prompt] if prompt in ('a', [1, 2]) else prompt
+    assert completion(prompt=prompt).prompts == wanted
 
 
 WRONG = {
@@ -131,10 +146,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(('sent', 'param'), REFUSED)
 def test_fields_are_refused_by_their_name(sent, param):
-  chat = b'prompt' not in sent
-  with pytest.raises(Refused) as error:
-    requests.read(sent, chat, LIMITS)
-  assert error.value.param == param
+  with refused(param) as error:
+    requests.read(sent, b'prompt' not in sent, LIMITS)
   assert str(error.value).startswith(param)
   assert error.value.status == (404 if b'gpt' in sent else 400)
   assert error.value.body['error']['param'] == param
@@ -175,35 +188,32 @@ def test_a_conversation_is_read():
     ]
   ]
   # Two limits of an answer must agree.
-  given = {'max_tokens': 3, 'max_completion_tokens': 3}
-  assert requests.read(talk('a', **given), True, LIMITS).new_tokens == 3
-  with pytest.raises(Refused, match='max_tokens and max_completion_tokens dif'):
-    requests.read(talk('a', **given | {'max_tokens': 4}), True, LIMITS)
+  assert chat('a', max_tokens=3, max_completion_tokens=3).new_tokens == 3
+  with refused('max_tokens', 'max_tokens and max_completion_tokens differ'):
+    chat('a', max_tokens=4, max_completion_tokens=3)
 
 
 def test_log_probabilities_are_asked_for_in_two_ways():
   for count in (0, 5):
-    asked = requests.read(body(logprobs=count), False, LIMITS)
-    assert asked.logprobs == count
+    assert completion(logprobs=count).logprobs == count
   for more, count in (({}, 0), ({'top_logprobs': 2}, 2)):
-    asked = requests.read(talk('a', logprobs=True, **more), True, LIMITS)
-    assert asked.logprobs == count
+    assert chat('a', logprobs=True, **more).logprobs == count
   for wrong, says in (
     ({'top_logprobs': 2}, 'needs logprobs to be true'),
     ({'logprobs': 2}, 'must be true or false'),
     ({'logprobs': True, 'top_logprobs': 6}, 'from 0 to 5'),
   ):
     with pytest.raises(Refused, match=says):
-      requests.read(talk('a', **wrong), True, LIMITS)
-  with pytest.raises(Refused, match='logprobs are not told'):
-    requests.read(body(logprobs=0), False, LIMITS._replace(logprobs=None))
+      chat('a', **wrong)
+  with refused('logprobs', 'logprobs are not told'):
+    completion(LIMITS._replace(logprobs=None), logprobs=0)
 
 
 # Prompts as token ids
 
 
 def test_a_conversation_goes_on_plainly_without_a_template(tokenizer):
-  asked = requests.read(talk('one', ' two', 'three'), True, LIMITS)
+  asked = chat('one', ' two', 'three')
   (ids,) = requests.encode(tokenizer, Prompts(), asked, LIMITS)
   assert tokenizer.decode(ids) == 'one two\n\nthree'
 
@@ -216,13 +226,10 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer):
   form = Prompts(
     chat=True, system='Be.', template_kwargs={'chat_template': template}
   )
-  asked = requests.read(talk('one'), True, LIMITS)
-  (ids,) = requests.encode(tokenizer, form, asked, LIMITS)
+  (ids,) = requests.encode(tokenizer, form, chat('one'), LIMITS)
   assert tokenizer.decode(ids) == '<system>Be.<user>one>'
-  asked = requests.read(talk('one', 'two', 'three'), True, LIMITS)
-  with pytest.raises(Refused, match='messages: the chat template refuses') as e:
-    requests.encode(tokenizer, form, asked, LIMITS)
-  assert e.value.param == 'messages'
+  with refused('messages', 'messages: the chat template refuses'):
+    requests.encode(tokenizer, form, chat('one', 'two', 'three'), LIMITS)
   with pytest.raises(UserError, match='too many'):
     conversations.write(tokenizer, form, [{'role': 'user', 'content': ''}] * 3)
 
@@ -236,10 +243,8 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer):
   ],
 )
 def test_prompts_must_leave_room(tokenizer, given, param, says):
-  asked = requests.read(body(**given), False, LIMITS)
-  with pytest.raises(Refused, match=says) as error:
-    requests.encode(tokenizer, Prompts(), asked, LIMITS)
-  assert error.value.param == param
+  with refused(param, says):
+    requests.encode(tokenizer, Prompts(), completion(**given), LIMITS)
 
 
 def test_any_object_nests_so_deep():
@@ -340,44 +345,34 @@ def test_a_schema_that_is_refused_after_its_client_left_is_no_error(
 
 def test_more_tokens_than_there_are_is_all_of_them():
   for given in (2**31, 10**30, 2048):
-    asked = requests.read(body(top_k=given), False, LIMITS)
-    assert asked.values['top_k'] == 2048
+    assert completion(top_k=given).values['top_k'] == 2048
   limits = LIMITS._replace(stages=('min_new_tokens',))
-  with pytest.raises(Refused, match='min_tokens must be a whole number from 0'):
-    requests.read(body(min_tokens=2**31), False, limits)
+  with refused('min_tokens', 'must be a whole number from 0'):
+    completion(limits, min_tokens=2**31)
 
 
 def test_a_bias_is_from_minus_100_to_100():
   limits = LIMITS._replace(stages=('logit_bias',))
-  asked = requests.read(body(logit_bias={'3': -100, '4': 100}), False, limits)
+  asked = completion(limits, logit_bias={'3': -100, '4': 100})
   assert asked.values['logit_bias'] == {3: -100, 4: 100}
   for bias in (-100.5, 100.5):
-    with pytest.raises(Refused) as error:
-      requests.read(body(logit_bias={'3': bias}), False, limits)
-    assert error.value.param == 'logit_bias'
+    with refused('logit_bias'):
+      completion(limits, logit_bias={'3': bias})
 
 
 def test_tools_are_passed_over_where_the_service_was_told_to():
   tools = [{'type': 'function', 'function': {'name': 'a', 'parameters': {}}}]
   given = {'tools': tools, 'tool_choice': 'required', 'functions': tools}
   for name, value in given.items():
-    with pytest.raises(Refused) as error:
-      requests.read(talk('a', **{name: value}), True, LIMITS)
-    assert error.value.param == name
+    with refused(name):
+      chat('a', **{name: value})
   limits = LIMITS._replace(ignore_tools=True)
-  asked = requests.read(talk('a', **given), True, limits)
-  assert asked == requests.read(talk('a'), True, LIMITS)
-  with pytest.raises(Refused) as error:
-    requests.read(talk('a', echo=True), True, limits)
-  assert error.value.param == 'echo'
-
-
-@pytest.mark.parametrize('value', [True, False])
-def test_calls_beside_one_another_ask_for_nothing_without_tools(value):
-  given = talk('a', parallel_tool_calls=value)
-  assert requests.read(given, True, LIMITS) == requests.read(
-    talk('a'), True, LIMITS
-  )
+  assert chat('a', **given, limits=limits) == chat('a')
+  with refused('echo'):
+    chat('a', echo=True, limits=limits)
+  # Calls beside one another ask for nothing without tools.
+  for value in (True, False):
+    assert chat('a', parallel_tool_calls=value) == chat('a')
 
 
 def test_a_prediction_is_a_text_or_parts_of_one():
@@ -385,13 +380,12 @@ def test_a_prediction_is_a_text_or_parts_of_one():
   parts = [{'type': 'text', 'text': x} for x in ('def ', 'f')]
   for content in ('def f', parts):
     given = {'prediction': {'type': 'content', 'content': content}}
-    assert requests.read(talk('a', **given), True, limits).prediction == 'def f'
-    assert requests.read(body(**given), False, limits).prediction == 'def f'
+    assert chat('a', **given, limits=limits).prediction == 'def f'
+    assert completion(limits, **given).prediction == 'def f'
   limits = limits._replace(plain=True)
-  assert requests.read(body(plain=True), False, limits).plain
-  with pytest.raises(Refused, match='leave out prediction') as error:
-    requests.read(body(plain=True, **given), False, limits)
-  assert error.value.param == 'plain'
+  assert completion(limits, plain=True).plain
+  with refused('plain', 'leave out prediction'):
+    completion(limits, plain=True, **given)
 
 
 def test_a_prediction_has_as_many_tokens_as_are_taken(tokenizer):
@@ -400,6 +394,5 @@ def test_a_prediction_has_as_many_tokens_as_are_taken(tokenizer):
   most = LIMITS._replace(predicted=len(ids))
   assert requests.encode_prediction(tokenizer, asked, most) == ids
   less = most._replace(predicted=len(ids) - 1)
-  with pytest.raises(Refused) as error:
+  with refused('prediction'):
     requests.encode_prediction(tokenizer, asked, less)
-  assert error.value.param == 'prediction'

@@ -1,7 +1,6 @@
 """What a step costs: rows and fits, from made-up times; and the real loop."""
 
 import dataclasses
-import json
 import types
 
 import jax
@@ -14,6 +13,7 @@ from specjax.bench.config import SamplingValues
 from specjax.errors import UserError
 from specjax.models import layouts
 from specjax.training.train_pair import model_of
+from tests.support.resumed import run_twice
 
 RATE = 0.8
 
@@ -174,11 +174,7 @@ def test_the_study_runs_for_an_accelerator(tmp_path, capsys):
   x.sweeps, x.quick, x.results = ('simulated',), True, str(tmp_path / 'results')
   x.shrink()
   x.rates = (0.5,)  # Programs are what this test costs.
-  step_costs.run(x)
-  rows = (tmp_path / 'results/rows.jsonl').read_text()
-  step_costs.run(x)
-  assert (tmp_path / 'results/rows.jsonl').read_text() == rows
-  (row,) = map(json.loads, rows.splitlines())
+  (row,) = run_twice(step_costs, x, capsys)
   assert (row['sweep'], row['gamma']) == ('simulated', 2)
   assert row['by'] == 'experiments.step_costs.simulated'
   assert row['dtype'] == 'bfloat16'
@@ -186,8 +182,6 @@ def test_the_study_runs_for_an_accelerator(tmp_path, capsys):
   for name in ('v', 'speedup', 'predicted_speedup', 'plain_ms'):
     assert row[name] > 0
   assert {'versions', 'device', 'commit', 'load_before'} <= row.keys()
-  last = json.loads(capsys.readouterr().out.splitlines()[-1])
-  assert last['rows'] == 1
 
 
 def test_the_limit_is_the_bytes_over_the_bandwidth(bench, monkeypatch):

@@ -81,12 +81,6 @@ def test_steps_are_counted(float64):
   np.testing.assert_allclose(found.sum(0), [0, 1 - alone, alone], atol=1e-14)
 
 
-def test_tokens_per_step():
-  chances = np.zeros(len(TEXTS))
-  chances[[1, 5, 14]] = 0.5, 0.25, 0.25  # One, two and three tokens.
-  assert exact.tokens_per_step(chances, TEXTS) == 0.5 + 0.5 + 0.75
-
-
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_low_precision_is_off_by_its_rounding(dtype, float64):
   """And no more: what is drawn from is made to add up to 1."""

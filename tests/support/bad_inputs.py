@@ -195,6 +195,11 @@ long_contexts experiments/long_contexts.py:
   rates=(1.5,) => from 0 to 0.999
   dtype int8
   contexts=(1099511627776,) => GB for caches alone
+prompt_lengths experiments/prompt_lengths.py:
+  lengths () (4,257)
+optimal_acceptance experiments/optimal_acceptance.py:
+  drafts=() => drafts is empty
+  drafts=(2,) kept=1 => kept is 1, but drafts 2
 constrained experiments/constrained.py:
   languages {"none":"x"}
   languages={"x":"/nowhere"} => sampling.json_schema: /nowhere
@@ -216,6 +221,7 @@ against experiments/against.py:
   batch 2
   prompts.turns 2
   drafters x
+  drafters=ngram => at least one must load
 step_costs experiments/step_costs.py:quantized:
   paths () /nowhere
 train configs/embedded_pair.py:
@@ -312,7 +318,11 @@ certify {}/certificate.py => rows
 generate {}/tiny.py => prompt is empty
 inspect pair => target.path
 step_costs :decoding => no GPU
-train {}/tiny.py => or give it to experiments.run
+paper_costs --rates=(2.0,) => from 0 to 1
+paper_costs --gammas=(0,) => gammas
+paper_costs --batches=() => batches is empty
+rollouts --parts=("gradient",) => parts
+train {}/tiny.py => or give it to specjax run
 tables /nowhere => /nowhere
 tables a b => unrecognized arguments: b
 tables results --format=xml => 'xml'

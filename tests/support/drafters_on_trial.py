@@ -1,7 +1,7 @@
 """Drafters as a researcher might write them: wrong ones, and a right one.
 
 All draft a chain from a table of logits after the last token. Each is a load
-function that is named on the command line of `experiments.certify`.
+function that is named on the command line of `specjax certify`.
 """
 
 import functools
@@ -29,10 +29,6 @@ def _same_coin(key, depth):
   return jnp.repeat(one, depth, 1)
 
 
-def _drawn(q):
-  return q
-
-
 def _top_two(q):
   """Probabilities of the two likeliest tokens, where all were drawn from."""
   kept = jnp.where(q >= jnp.sort(q)[-2], q, 0)
@@ -40,7 +36,7 @@ def _top_two(q):
 
 
 @functools.cache
-def _drafter(depth, report=_drawn, coins=_one_coin_each):
+def _drafter(depth, report=lambda q: q, coins=_one_coin_each):
   """A chain from a table, behind the last tokens [B].
 
   `probs` says what `report` makes of q, and coins are [B, K, 2].

@@ -4,7 +4,8 @@ import numpy as np
 
 from specjax.bench.config import Certificate
 from specjax.certify import cells, foreign_trial
-from specjax.certify.foreign import Foreign, processed
+from specjax.certify.foreign import Foreign
+from specjax.certify.foreign import processed as _target
 
 SMALL = (1, 2), (1, 3)
 
@@ -19,9 +20,6 @@ def judge(monkeypatch, function, settings=('T 1',), shapes=SMALL[:1], steps=64):
     patch.setattr(foreign_trial, 'SETTINGS', chosen)
     sampler = Foreign('it', function)
     return rows, foreign_trial.try_foreign(x, sampler, rows.append)
-
-
-_target = processed
 
 
 def _draw(probs, coin):
@@ -137,10 +135,6 @@ WRONG = {
   'temperature after top-p': make(_cut_first),
   'top-p on one side': make(_without_top_p),
 }
-
-
-def wrong(name):
-  return WRONG[name]
 
 
 eager = WRONG['a tenth too eager']

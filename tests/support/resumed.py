@@ -1,12 +1,16 @@
 """Runs that are killed and go on: they leave what a whole run leaves."""
 
 import contextlib
+import copy
 import json
+import pathlib
 from unittest import mock
 
 import numpy as np
 import pytest
 import safetensors.numpy
+
+from specjax import reports
 
 
 class Killed(Exception):
@@ -29,6 +33,20 @@ def killed(where, name, at, place=-1):
 
 def lines(file):
   return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def run_twice(study, x, capsys) -> list[dict]:
+  """The rows of a study, which prints them and makes none of them again."""
+  file = pathlib.Path(x.results, 'rows.jsonl')
+  study.run(copy.deepcopy(x))
+  before, printed = file.read_text(), capsys.readouterr().out
+  study.run(copy.deepcopy(x))
+  assert file.read_text() == before
+  rows = lines(file)
+  assert {*map(reports.fault, rows)} == {''}
+  assert reports.summary(rows) in printed
+  assert json.loads(printed.splitlines()[-1])['rows'] == len(rows)
+  return rows
 
 
 def assert_equal_weights(*folders):

@@ -121,10 +121,6 @@ def _per_row(way, job, steps=None):
   return run.seconds / run.counts.target_calls.sum(), run
 
 
-def _every_row(params, state, job, *rest):
-  return _run(params, state, dataclasses.replace(job, live=None), *rest)
-
-
 def _other_order(self, domain, temperature):
   job = _whole(self, domain, temperature)
   order = turned(range(len(job.prompts)))
@@ -155,7 +151,9 @@ def _log_of(change: Callable[[measure.Log], dict]):
 _RUNS = (
   ('a step of all rows together', 'fields', costs, '_time', _per_row),
   ('rows that fill up a batch are counted',
-   'a batch that is filled up', measure, '_run', _every_row),
+   'a batch that is filled up', measure, '_run',
+   lambda params, state, job, *rest: _run(
+     params, state, dataclasses.replace(job, live=None), *rest)),
   ('alpha of prompts in another order', 'more rows than prompts',
    runner.Runner, 'whole', _other_order),
   ('a replay accepts the bonus, too', 'replays', costs, '_pace',
@@ -247,14 +245,6 @@ def _without_spread(runs, base, cost):
   ones = np.ones(len(cost.plain))
   step = cost.v + cost.depth * cost.c
   return runs, base, Costs(cost.depth, ones, cost.v * ones, step * ones)
-
-
-def _cut_is_zero(accepted, lags=metrics.LAGS):
-  return _autocorrelation(np.maximum(accepted, 0), lags)
-
-
-def _one_lag_off(accepted, lags=metrics.LAGS):
-  return _autocorrelation(accepted, lags + 1)[1:]
 
 
 def _ends_inside(accepted, drafted, length, edges):
@@ -367,9 +357,11 @@ _METRICS = (
    'predicted_speedup', lambda tau, c, v, gamma: _predicted(tau, c, 1, gamma)),
   ('repetition across texts', 'fields', 'repetition', _over_all_texts),
   ('autocorrelation over cut steps', 'fields',
-   'autocorrelation', _cut_is_zero),
+   'autocorrelation', lambda accepted, lags=metrics.LAGS:
+   _autocorrelation(np.maximum(accepted, 0), lags)),
   ('autocorrelation one lag off', 'fields', 'autocorrelation',
-   _one_lag_off),
+   lambda accepted, lags=metrics.LAGS:
+   _autocorrelation(accepted, lags + 1)[1:]),
   ('a step in two bins of the context', 'sums that agree', 'by_context',
    _ends_inside),
   ('intervals of 90%', 'coverage, normal units', 'ratio',

@@ -185,24 +185,6 @@ def test_sampling_has_no_hidden_cut(compared):
   assert list(processors) == []
 
 
-def test_bytes_leave_out_the_table_of_tokens(compared):
-  comparison, _ = compared
-  c = CONFIG
-  heads = (c.num_heads + 2 * c.num_kv_heads + c.num_heads) * c.head_dim
-  layer = c.width * (heads + 3 * c.mlp_width + 2)
-  weights = c.num_layers * layer + c.width * (c.vocab_size + 1)
-  kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * 128
-  built = comparison.built
-  assert program.bytes_per_token(
-    built.plain.target, built.base.params.target, 128
-  ) == (4 * weights, 4 * kv)
-
-
-def test_what_both_sides_cannot_do_is_refused(experiment):
-  with pytest.raises(ValueError, match='at least one must load'):
-    program.prepare(dataclasses.replace(experiment, drafters=('ngram',)))
-
-
 def test_without_torch_the_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, 'torch', None)
   with pytest.raises(ValueError, match=r'pip install -e \.\[parity\]'):
