@@ -1,4 +1,4 @@
-"""Many prompts through few rows; committed rows look at its tables."""
+"""Many prompts through few rows: its tables, and a run of it."""
 
 import dataclasses
 import types
@@ -6,11 +6,61 @@ import types
 import pytest
 
 from experiments import continuous_batching as study
+from specjax import reports
 from specjax.bench.config import Prompts
+from tests.support import rows as made
 from tests.support import tiny
 from tests.support.resumed import run_twice
 
 BY_LOAD = 'draft, by load'
+
+
+def row(drafter, gamma, seconds, way='continuous', **changes):
+  made_up = {
+    'program': 'continuous_batching', 'drafter': drafter, 'gamma': gamma,
+    'way': way, 'chunk': 4, 'batch': 4, 'prompts': 20, 'temperature': 1.0,
+    'tau': 2.0, 'tokens_per_second': 9.0, 'new_tokens': [8, 16],
+    'tokens_per_second_with_reading': 8.0, 'times_alone': 0.5,
+    'times_static': 0.9, 'same_text_as_alone': 1.0, 'efficiency': 0.8,
+    'efficiency_ci': [0.7, 0.9], 'seconds_by_pass': seconds,
+    'tokens_by_pass': [100] * len(seconds),
+  }  # fmt: skip
+  return made_up | changes
+
+
+def cells(text, heading):
+  """The lines of the table below a heading, as lists."""
+  return made.cells(text.partition(f'### {heading}\n')[2])[1:]
+
+
+def test_lengths_by_load_are_compared_pass_by_pass():
+  """A machine that is half as fast for a pass is so for every side."""
+  rows = [
+    row('plain', 0, [3.0, 6.0, 3.0, 3.0, 3.0]),
+    row('draft', 1, [2.0, 4.0, 2.0, 2.0, 2.0]),
+    row('draft', 2, [2.2, 4.4, 2.2, 2.2, 2.2]),
+    # Sampled texts may end earlier: what counts are tokens.
+    row(
+      BY_LOAD,
+      2,
+      [2.5, 5.0, 2.5, 1.25, 2.6],
+      tokens_by_pass=[100] * 3 + [50, 100],
+      efficiency=None,
+    ),
+    row('draft', 1, [0.1, 0.1, 0.1], 'static', chunk=None),
+    row('draft', 1, [1.0] * 5, batch=1),
+  ]
+  assert {*map(reports.fault, rows)} == {''}
+  text = reports.summary(rows)
+  (line,) = cells(text, 'Draft lengths by load')
+  assert line == [
+    '4', BY_LOAD, '4', '1', '0.79 [0.76, 0.81]', '1.19 [1.15, 1.21]', '5',
+  ]  # fmt: skip
+  assert len(cells(text, 'Batch of 4')) == 5
+  (only,) = cells(text, 'Batch of 1')
+  assert only[4:] == [
+    '9', '8', '0.50', '0.90', '0.80 [0.70, 0.90]', '2.00', '100.0%',
+  ]  # fmt: skip
 
 
 def test_the_quick_version_has_prompts_for_all_rows():

@@ -109,16 +109,63 @@ def test_one_row(begin, row, expected):
   assert outcome(begin, [row]) == expected
 
 
+RISE = {'tau': ((1, 1.2, 1.3), (1, 1.8, 2))}
+
+
+def pair(low, high, domains=('qa', 'qa'), temperatures=(0.0, 0.0), **levels):
+  """Two rows whose levels are given in order."""
+  names = zip((low, high), domains, temperatures, strict=True)
+  return [
+    replay(*name, **{k: v[i] for k, v in levels.items()})
+    for i, name in enumerate(names)
+  ]
+
+
+@pytest.mark.parametrize(
+  ('begin', 'names', 'more', 'levels'),
+  [
+    ('More is accepted of a small', ('ngram', 'smollm2'), {}, RISE),
+    ('More is accepted of a small', ('smollm2', 'sibling'), {}, RISE),
+    (
+      'More is accepted at', ('sibling', 'sibling'),
+      {'temperatures': (1.0, 0.0)}, RISE,
+    ),
+    (
+      'Code is easier', ('sibling', 'sibling'),
+      {'domains': ('roleplay', 'humaneval')}, RISE,
+    ),
+    ('Lookup that copies', ('ngram', 'suffix'), {}, RISE),
+    (
+      'Lookup gives more', ('ngram', 'ngram'),
+      {'domains': ('writing', 'summarization')}, RISE,
+    ),
+  ],
+)  # fmt: skip
+def test_what_rises(begin, names, more, levels):
+  assert outcome(begin, pair(*names, **more, **levels)) == HOLDS
+  turned = {name: both[::-1] for name, both in levels.items()}
+  assert outcome(begin, pair(*names, **more, **turned)) == FAILS
+
+
 @pytest.mark.parametrize('begin', ['Lookup that copies', 'More is accepted of'])
 def test_rows_of_other_targets_speak_of_lookup_alone(begin):
   """Each target is compared with itself."""
-  names = 'ngram', 'suffix' if 'copies' in begin else 'smollm2'
-  rows = [replay(name, 'qa', tau=(1, x, 2)) for x, name in enumerate(names, 1)]
+  rows = pair('ngram', 'suffix' if 'copies' in begin else 'smollm2', **RISE)
   claim = next(claim for name, claim in CLAIMS.items() if begin in name)
   other = [row | {'target': 'b.gguf'} for row in rows]
   both_folders = both(rows) | {'real_pair/lookup/b': other}
   cells = [found.cell.partition(',')[0] for found in claim(both_folders)]
   assert cells == (['a.gguf', 'b.gguf'] if 'copies' in begin else ['qa'])
+
+
+@pytest.mark.parametrize(
+  ('tau', 'expected'), [(4.1, HOLDS), (3.0, FAILS), (3.75, UNDECIDED)]
+)
+def test_other_prompts_of_a_kind_give_as_many_tokens(tau, expected):
+  rows = pair(
+    *('sibling', 'sibling'), ('humaneval', 'mbpp'), tau=((2, 4, 5), (2, tau, 5))
+  )
+  assert outcome('Other prompts', rows) == expected
 
 
 @pytest.mark.parametrize(
@@ -164,6 +211,13 @@ def test_the_gain_falls_with_the_batch(speedup, expected):
     assert one.estimate.value == pytest.approx(1.5 - speedup)
   assert findings.overall(found) == expected
   assert not claim({'batches': rows})
+
+
+def test_four_bits_give_as_many_tokens():
+  names, begin = ('sibling', 'sibling-int4'), 'A draft in four bits gives'
+  near, far = ({'tau': ((2, 4, 5), (2, t, 5))} for t in (3.9, 3.0))
+  assert outcome(begin, pair(*names, **near)) == HOLDS
+  assert outcome(begin, pair(*names, **far)) == FAILS
 
 
 @pytest.mark.parametrize(
