@@ -1,4 +1,4 @@
-"""Studies, and what they are made of."""
+"""Programs, and what they are made of."""
 
 import os
 

@@ -113,7 +113,7 @@ def optimized():
 
   Elsewhere most optimisations are left out: many small programs run for an
   instant, and compiling them is what the tests cost. Tests of the bits of a
-  result and of the embedded pair ask for this; `specjax certify`, run as a
+  result and of the embedded pair ask for this; `experiments.certify`, run as a
   program, tests the distribution of the loop with all optimisations.
   """
   jax.clear_caches()  # Others may have compiled the same programs quickly.

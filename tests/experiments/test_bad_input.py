@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from specjax import checkpoints
-from specjax.cli import COMMANDS
 from tests.support import bad_inputs, tiny
 from tests.support.rows import row
 
@@ -118,7 +117,7 @@ class Runner:
     # Remedies are spelled by the name of the program, whoever runs the tests.
     self.patch.setattr(sys.modules['__main__'], '__spec__', None)
 
-  def run(self, program: str, *arguments: str):
+  def run(self, program: str, arguments: list[str]):
     """Exit status, stdout and stderr."""
     self.patch.setattr(sys, 'argv', [program, *arguments])
     with pytest.raises(SystemExit) as stop:
@@ -130,9 +129,7 @@ class Runner:
 
   def refuses(self, program: str, arguments: list[str], *words: str) -> None:
     """Checks that a program ends in one line, which has some words."""
-    study = program not in COMMANDS
-    begin = [f'experiments.{program}'] if study else ['specjax', program]
-    status, _, err = self.run(*begin, *arguments)
+    status, _, err = self.run(f'experiments.{program}', arguments)
     assert status == 1
     # Where there is no torch, transformers says so in a line of its own.
     (line,) = (x for x in err.splitlines() if not x.startswith('[transf'))

@@ -168,8 +168,7 @@ def test_a_program_starts_from_them(folder, tmp_path):
   made = []
   for _ in range(2):
     done = processes.run(
-      'specjax',
-      'generate',
+      'experiments.generate',
       '--config=configs/pair.py',
       f'--config.target.path={folder}/target',
       '--config.prompt=def f(',

@@ -201,7 +201,7 @@ def test_two_processes_make_the_same_text(folder, capsys):
   )
   expected = capsys.readouterr().out.splitlines()[-1]
   first, second = processes.two(
-    'specjax', 'generate', f'--config={folder / "config.py"}',
+    'experiments.generate', f'--config={folder / "config.py"}',
     '--config.prompt=def f(x):', '--config.drafters=("ngram",)',
     '--config.mesh.model=4', **CPU, **TWO,
   )  # fmt: skip

@@ -179,7 +179,7 @@ def test_documents_quote_the_folder_results_alone(folder):
 
 
 def check(**changes):
-  """A row of `specjax parity`."""
+  """A row of `experiments.parity`."""
   row = {'program': 'parity', 'drafter': 'small', 'verifier': 'token'}
   row |= {'gamma': 3, 'domain': 'code', 'against': 'plain', 'batch': 1}
   row |= {'dtype': 'bfloat16', 'compared': 8, 'ties': 0, 'bugs': 0}

@@ -322,7 +322,7 @@ paper_costs --rates=(2.0,) => from 0 to 1
 paper_costs --gammas=(0,) => gammas
 paper_costs --batches=() => batches is empty
 rollouts --parts=("gradient",) => parts
-train {}/tiny.py => or give it to specjax run
+train {}/tiny.py => or give it to experiments.run
 tables /nowhere => /nowhere
 tables a b => unrecognized arguments: b
 tables results --format=xml => 'xml'

@@ -1,7 +1,7 @@
 """Drafters as a researcher might write them: wrong ones, and a right one.
 
 All draft a chain from a table of logits after the last token. Each is a load
-function that is named on the command line of `specjax certify`.
+function that is named on the command line of `experiments.certify`.
 """
 
 import functools

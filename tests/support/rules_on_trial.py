@@ -1,6 +1,6 @@
 """Rules as a researcher might write them: wrong ones, and one that is right.
 
-Each is named on the command line of `specjax certify`.
+Each is named on the command line of `experiments.certify`.
 """
 
 import jax.numpy as jnp
