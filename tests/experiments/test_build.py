@@ -78,16 +78,6 @@ def test_a_name_that_no_folder_can_have_is_refused(name):
     results.default_folder(Certificate(name=name))
 
 
-@pytest.mark.parametrize(
-  ('length', 'new'), [(16, 64), (100, 28), (112, 16), (113, 64), (None, 64)]
-)
-def test_new_tokens_leave_place_for_prompts(folder, length, new):
-  """Half of 128 positions, or at least 16 that prompts leave."""
-  x = tiny.experiment(folder, max_new_tokens=None)
-  x.prompts.length = length
-  assert plan(x).max_new_tokens == new
-
-
 def test_nothing_changes_a_plan(folder):
   x = tiny.experiment(folder)
   made = plan(x)
