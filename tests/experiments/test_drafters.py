@@ -32,6 +32,12 @@ def timed(drafter, speedup, **changes):
   )  # fmt: skip
 
 
+def test_what_an_old_row_does_not_say_is_no_number():
+  table, *_ = drafters.of_each([made.row(), timed('a', 1.2)])
+  (found,) = (x for x in made.by_name(table) if x['drafter'] == 'draft')
+  assert found['parameters'] == found['training'] == '-'
+
+
 def test_which_drafter_when():
   rows = [
     timed('draft', 1.5, tau=3.0, v=2.0, tau_ci=[2.9, 3.1]),
