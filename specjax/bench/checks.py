@@ -10,7 +10,7 @@ from specjax import prompts
 from specjax.bench import sampling_stages
 from specjax.bench.config import NEW_TOKENS, Experiment, Parity, Prompts
 from specjax.cli import fields
-from specjax.errors import need as need
+from specjax.errors import need
 from specjax.prompts import conversations
 
 
@@ -31,16 +31,6 @@ def need_one_turn(x: Prompts) -> None:
     f'prompts.turns is {x.turns}, but this program continues single prompts: '
     'leave it at 1',
   )
-
-
-def check_dtypes(x: Experiment) -> None:
-  """Raises a UserError if float64 is asked for where it is not switched on."""
-  for name in ('target', 'draft'):
-    need(
-      isinstance(x, Parity) or getattr(x, name).dtype != 'float64',
-      f'{name}.dtype is float64, which specjax parity alone computes in: '
-      'choose another one',
-    )
 
 
 def check_mesh(x: Experiment) -> None:
@@ -104,5 +94,10 @@ def check(x: Experiment) -> None:
     f'sampling.min_new_tokens is {least}, but max_new_tokens is '
     f'{most}: lower one or raise the other',
   )
-  check_dtypes(x)
+  for name in ('target', 'draft'):  # It is switched on there alone.
+    need(
+      isinstance(x, Parity) or getattr(x, name).dtype != 'float64',
+      f'{name}.dtype is float64, which specjax parity alone computes in: '
+      'choose another one',
+    )
   check_mesh(x)

@@ -489,20 +489,17 @@ def load_experiment(plan: Plan) -> Loaded:
   user_drafters.check_numbers(read, own, text)
   if plan.form.blocks:
     # The one layout that they have.
-    one = {layouts.NATIVE: Arranged(*read)}
-    return assemble(plan, target, texts, one, {layouts.NATIVE: drafts})
-  if plan.exact == 'bits' and layouts.for_bits(*read)[0] == layouts.UNIFORM:
-    same = {layouts.UNIFORM: Arranged(uniform.uniform(model), read[1])}
-    return assemble(plan, target, texts, same, {layouts.UNIFORM: drafts})
-  forms = layouts.arrange(*read)
-  if plan.exact == 'bits':
-    forms = {layouts.NATIVE: forms[layouts.NATIVE]}
-  in_layouts = {}
-  for layout, form in forms.items():
-    in_layouts[layout] = drafts
-    if layout != layouts.WHOLE:
-      laid = dataclasses.replace(target, model=form.model)
-      in_layouts[layout] = {
-        n: load_drafter(p, laid) for n, p in planned.items()
-      }
+    forms = {layouts.NATIVE: Arranged(*read)}
+  elif plan.exact == 'bits' and layouts.for_bits(*read)[0] == layouts.UNIFORM:
+    forms = {layouts.UNIFORM: Arranged(uniform.uniform(model), read[1])}
+  else:
+    forms = layouts.arrange(*read)
+    if plan.exact == 'bits':
+      del forms[layouts.WHOLE]
+  in_layouts = dict.fromkeys(forms, drafts)
+  if layouts.NATIVE in forms and not plan.form.blocks:
+    laid = dataclasses.replace(target, model=forms[layouts.NATIVE].model)
+    in_layouts[layouts.NATIVE] = {
+      n: load_drafter(p, laid) for n, p in planned.items()
+    }
   return assemble(plan, target, texts, forms, in_layouts)

@@ -79,16 +79,6 @@ def _first(target: Model, drafter: Drafter, prompt: Sequence[int]):
   return first
 
 
-def _check_memory(begun: Any, after: Any, committed: Any) -> None:
-  """Refuses a memory that changes: one program serves all steps."""
-  for state, where in ((after, 'propose'), (committed, 'commit')):
-    if wrong := misfit(state, begun):
-      raise DraftError(
-        f'{where} must return a state of the shapes that init gave: '
-        f'state{wrong}'
-      )
-
-
 def check_shapes(
   target: Model, drafts: Named, prompt: Sequence[int], longest: int
 ) -> None:
@@ -117,8 +107,14 @@ def check_shapes(
     with _naming(name):
       weights = jax.eval_shape(target.init, jax.random.key(0))
       first = _first(target, drafter, prompt)
-      _, memory = jax.eval_shape(first, Params(weights, params))
-      _check_memory(*memory)
+      _, (begun, *later) = jax.eval_shape(first, Params(weights, params))
+      # One program serves all steps: a memory keeps its shapes.
+      for state, where in zip(later, ('propose', 'commit'), strict=True):
+        if wrong := misfit(state, begun):
+          raise DraftError(
+            f'{where} must return a state of the shapes that init gave: '
+            f'state{wrong}'
+          )
 
 
 def check_numbers(

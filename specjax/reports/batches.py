@@ -112,7 +112,7 @@ def find(points: list[tuple[int, float, list[float] | None]]) -> BreakEven:
 def best(rows: list[dict]) -> list[dict]:
   """Returns the best row of each batch, of one place."""
   by_batch = group(sorted(rows, key=lambda r: r['batch']), 'batch')
-  return [verdicts.leading(here) for here in by_batch.values()]
+  return [verdicts.ranked(here)[0] for here in by_batch.values()]
 
 
 def measured(rows: list[dict]) -> BreakEven:

@@ -192,7 +192,6 @@ def choose(cells: list[dict]) -> dict:
   them comes out first is chance. A prediction rests on counts and on costs
   that were taken in turns, and it is what the verdict is made from.
   """
-  cells = sorted(cells, key=lambda r: r['gamma'])
   return max(cells, key=predicted)
 
 

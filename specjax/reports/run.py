@@ -314,7 +314,7 @@ def _free(here: list[dict], name: str) -> str:
   ]
   if not free:
     return '-'
-  row = verdicts.leading(free)
+  row = verdicts.ranked(free)[0]
   return f'{row["drafter"]} {row["gamma"]}: {intervals.shown(row, name)}'
 
 
@@ -332,7 +332,7 @@ def by_domain(rows: list[dict]) -> list[Table]:
   own = verdicts.of_drafters(shown)[0]
   method = {key: own[key] for key in ('drafter', 'verifier', 'gamma')}
   several = len({row['verifier'] for row in shown}) > 1
-  lead = {place: verdicts.leading(here) for place, here in cells.items()}
+  lead = {place: verdicts.ranked(here)[0] for place, here in cells.items()}
   lines = [
     (row, cells[place])
     for place, row in lead.items()

@@ -84,14 +84,14 @@ def names_best(row: dict) -> bool:
   return state(row) != UNKNOWN and round(row['tau'], 2) > 1
 
 
-def leading(rows: list[dict]) -> dict:
-  """Returns the fastest row among those with the best verdict.
+def ranked(rows: list[dict]) -> list[dict]:
+  """Sorts rows by verdict, the best first, and those of one verdict by speed.
 
-  Of rows without times it is the row with the largest tau.
+  Where a row has no times, the largest tau comes first.
   """
   if any(row['speedup'] is None for row in rows):
-    return max(rows, key=worth)
-  return min(rows, key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
+    return sorted(rows, key=worth, reverse=True)
+  return sorted(rows, key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
 
 
 def best(rows: list[dict]) -> list[dict]:
@@ -166,14 +166,9 @@ def of_drafters(rows: list[dict]) -> list[dict]:
     methods = group(same, 'verifier', 'gamma').values()
     most = max(len(by_place(one)) for one in methods)
     whole = [one for one in methods if len(by_place(one)) == most]
-    leads.append((set(by_place(whole[0])), leading([*map(pooled, whole)])))
+    leads.append((set(by_place(whole[0])), ranked([*map(pooled, whole)])[0]))
   places, own = leads[0]
-  others = [row for where, row in leads[1:] if where == places]
-  if any(row['speedup'] is None for row in others):
-    others.sort(key=worth, reverse=True)
-  else:
-    others.sort(key=lambda r: (_ORDER.index(state(r)), -r['speedup']))
-  return [own, *others]
+  return [own, *ranked([row for where, row in leads[1:] if where == places])]
 
 
 def rule(row: dict) -> str:

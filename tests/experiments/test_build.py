@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from configs import certify, drafters, embedded_tables, quickstart
+from configs import embedded_tables
 from specjax.bench import drafter_facts, load, memory, results
 from specjax.bench.config import Candidate, Certificate
 from specjax.bench.plan import plan, plan_drafter
+from specjax.configs import certify, drafters, quickstart
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
 from specjax.errors import UserError
@@ -75,16 +76,6 @@ def test_settings_have_what_was_asked_for(folder):
 def test_a_name_that_no_folder_can_have_is_refused(name):
   with pytest.raises(UserError, match=r'^name '):
     results.default_folder(Certificate(name=name))
-
-
-@pytest.mark.parametrize(
-  ('length', 'new'), [(16, 64), (100, 28), (112, 16), (113, 64), (None, 64)]
-)
-def test_new_tokens_leave_place_for_prompts(folder, length, new):
-  """Half of 128 positions, or at least 16 that prompts leave."""
-  x = tiny.experiment(folder, max_new_tokens=None)
-  x.prompts.length = length
-  assert plan(x).max_new_tokens == new
 
 
 def test_nothing_changes_a_plan(folder):

@@ -195,10 +195,10 @@ def test_loops_turn_as_often_as_the_cache_in_use_wants(module, turns):
   assert turns == {'while.0': 1, 'while.4': 2, 'while.5': 1}
   loop = '%l (p: s32[]) -> s32[] {{\n  %w = s32[] while(%p), {}\n}}'
 
-  def turns_of(path, more=''):
+  def turns_of(path, more='', slots=0):
     line = f'metadata={{op_name="{path}"}}{more}'
     one = hlo.Module(loop.format(line))
-    return hlo.turns_of(one, lambda phase, layer: 0, 4, 5)['w']
+    return hlo.turns_of(one, lambda phase, layer: slots, 4, 5)['w']
 
   known = ', backend_config={"known_trip_count":{"n":"7"}}'
   body = 'jit(loop)/while/body'
@@ -208,6 +208,9 @@ def test_loops_turn_as_often_as_the_cache_in_use_wants(module, turns):
   assert turns_of(f'{body}/tell/while') == 1
   assert turns_of('jit(loop)/while') == 1
   assert turns_of(f'{body}/score/layer0/attention/each3/while') == 3
+  for slots, blocks in ((512, 1), (513, 2), (1024, 2)):  # Of a uniform walk.
+    path = f'{body}/score/layer0/attention/each3/add/while'
+    assert turns_of(path, slots=slots) == blocks
 
 
 def test_a_step_and_a_call_are_counted(module, turns):
@@ -303,14 +306,6 @@ def test_what_a_small_program_consists_of():
   inside = '000: kCommandBuffer [source | sink]\n' + line.format('  ')
   made = hlo.count_thunks(module, inside, names, {})
   assert made == {('graphs', '', ''): 1}
-
-
-@pytest.mark.parametrize(('slots', 'blocks'), [(512, 1), (513, 2), (1024, 2)])
-def test_blocks_of_a_uniform_walk(slots, blocks):
-  path = 'jit(loop)/while/body/score/layer0/attention/each3/add/while'
-  line = f'  %w = s32[] while(%p), metadata={{op_name="{path}"}}'
-  module = hlo.Module(f'%l (p: s32[]) -> s32[] {{\n{line}\n}}')
-  assert hlo.turns_of(module, lambda *_: slots, 4) == {'w': blocks}
 
 
 GPU = Chip(bandwidth=1e9, memory=1e9, operations=1e12, exchange=1e9)
@@ -883,21 +878,16 @@ def test_passes_of_one_row_and_of_a_draft_have_the_same_products(uniform):
   assert (shared == products('plain')) is uniform
 
 
-def has(compiler: str):
-  """Skips a test where a compiler is not installed."""
+def on(device: str, *more):
+  """A case of a test that is skipped where a compiler is not installed."""
+  compiler = 'libtpu' if device[0] == 'v' else 'jax_cuda13_plugin'
   missing = not importlib.util.find_spec(compiler)
-  return pytest.mark.skipif(missing, reason=f'no {compiler}')
-
-
-TPU_AND_GPU = [
-  pytest.param('v6e', marks=has('libtpu')),
-  pytest.param('h100', marks=has('jax_cuda13_plugin')),
-]
-H200 = pytest.param('h200', marks=has('jax_cuda13_plugin'))
+  skip = pytest.mark.skipif(missing, reason=f'no {compiler}')
+  return pytest.param(device, *more, marks=skip)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('device', [*TPU_AND_GPU, H200])
+@pytest.mark.parametrize('device', map(on, ('v6e', 'h100', 'h200')))
 def test_small_shapes_are_compiled(device, folder, tmp_path):
   flags = (
     *('compiled', f'--device={device}', '--programs=plain,chain,prefill'),
@@ -954,9 +944,9 @@ def compile_8b(device: str, programs: str, layers: str, *flags) -> dict:
 @pytest.mark.parametrize(
   ('device', 'most'),
   [
-    pytest.param('v5e', {'plain': 1.5, 'chain': 1.7}, marks=has('libtpu')),
-    pytest.param('v6e', {'plain': 1.2, 'chain': 1.33}, marks=has('libtpu')),
-    pytest.param('h100', {}, marks=has('jax_cuda13_plugin')),
+    on('v5e', {'plain': 1.5, 'chain': 1.7}),
+    on('v6e', {'plain': 1.2, 'chain': 1.33}),
+    on('h100', {}),
   ],
 )
 def test_no_call_copies_weights_or_caches(device, most, tmp_path):
@@ -982,10 +972,7 @@ def test_no_call_copies_weights_or_caches(device, most, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('device', 'what', 'most'),
-  [
-    pytest.param('h100', 'nodes', 16, marks=has('jax_cuda13_plugin')),
-    pytest.param('v6e', 'kernels', 22, marks=has('libtpu')),
-  ],
+  [on('h100', 'nodes', 16), on('v6e', 'kernels', 22)],
 )
 def test_a_layer_is_few_operations(device, what, most):
   made = [
@@ -996,13 +983,7 @@ def test_a_layer_is_few_operations(device, what, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'device',
-  [
-    pytest.param('v5e:2x2', marks=has('libtpu')),
-    pytest.param('h100:4', marks=has('jax_cuda13_plugin')),
-  ],
-)
+@pytest.mark.parametrize('device', map(on, ('v5e:2x2', 'h100:4')))
 def test_chips_tell_each_other_little_and_copy_nothing(device):
   """Chips tell each other rows and logits, of one token and of several."""
   flags = '--mesh.model=4', '--mesh.split_draft=True'

@@ -239,27 +239,6 @@ def test_a_draft_whose_rows_cannot_be_believed_is_named():
   assert found.verdict.startswith('small, gamma 2, ')
 
 
-def test_without_times_the_verdict_is_on_tau():
-  old = dict.fromkeys(('speedup', 'speedup_ci', 'c', 'v'))
-  found, _ = said(cell() | old, cell(**LOOKUP, tau=1.5) | old)
-  assert (found['drafter'], found['tau']) == ('small', '2.20 [1.90, 2.10]')
-  assert 'speculation' not in found
-  (place,) = best_of_places(cell() | old, cell(**LOOKUP, tau=1.5) | old)
-  assert place['without weights'] == 'lookup 4: 1.50 [1.90, 2.10]'
-  verdict = run_report.headline_of([cell() | old]).verdict
-  assert verdict.startswith('small, gamma 3, gives 2.20 [1.90, 2.10] tokens')
-  assert 'No time was taken' in verdict
-
-
-def test_several_places_are_counted():
-  rows = [cell(1.5), cell(1.05, domain='prose'), cell(0.7, temperature=1.0)]
-  (table,) = run_report.by_domain(rows)
-  for words in ('pays in 1 of 3', 'undecided in 1', 'loses in 1', '1.50'):
-    assert words in table.note
-  found = [line['speculation'] for line in made.by_name(table)]
-  assert found == ['wins', 'undecided', 'loses']
-
-
 def test_the_verdict_comes_first_and_the_conditions_stand_once():
   seconds = {'whole': 2.0, 'blocked': 1.0}
   own = {'baseline': {'layout': 'blocked', 'seconds_per_step': seconds}}
@@ -279,19 +258,6 @@ def test_the_verdict_comes_first_and_the_conditions_stand_once():
     text = ' '.join(text.split())
     assert text.count(where) == 1
     assert 'with blocked weights, the faster of two layouts.' in text
-
-
-def test_columns_of_a_cell():
-  (table,) = run_report.cells([cell(draft='a checkpoint')])
-  (found,) = made.by_name(table)
-  assert found == {
-    'drafter': 'small', 'draft': 'a checkpoint', 'rule': 'token', 'gamma': '3',
-    'speed-up': '1.50 [1.40, 1.60]', 'predicted': '1.22', 'c': '0.100',
-    'tau': '2.20 [1.90, 2.10]', 'alpha': '0.60 [0.40, 0.60]', 'v': '1.50',
-    'tokens/s': '90',
-  }  # fmt: skip
-  (table,) = run_report.positions([cell()])
-  assert table.lines[0][-2:] == ['1.00', '0.50 0.25']
 
 
 def test_many_tables_are_folded_and_not_printed():

@@ -416,6 +416,8 @@ def test_a_step_reads_the_experts_of_its_tokens(tokens, read):
   ('length', 'prompt', 'sizes', 'new'),
   [
     (16, '', [(48, 5, None)], 24),
+    (None, '', [(128, 5, None)], 64),
+    (113, '', [(128, 5, None)], 64),
     (100, 'a', [(128, 5, None)], 64),
     (16, '', [(2, 5, None), None], 1),
     (20, '', [(128, 5, None), (40, 5, None)], 20),

@@ -10,8 +10,6 @@ import pytest
 from specjax import sampling, trees
 from specjax.bench import measure, row_fields
 from specjax.certify import planted
-from specjax.reports import run as run_report
-from specjax.reports import verdicts
 from specjax.types import Draft, Params
 from tests.support import expected_row, scripted_run
 from tests.support.measuring_checks import CHECKS, wrong_fields
@@ -93,23 +91,6 @@ def test_the_compiled_loop_counts_what_is_known():
   assert [b['steps'] for b in bins] == [12, 5, 11, 4]
   found = [b['acceptance'] for b in bins]
   assert found == [16 / 26, 5 / 9, 19 / 30, 3 / 7]
-
-
-def test_tables_show_the_numbers_of_the_row():
-  row = scripted_run.make(1).row
-  summary = run_report.summary([row]).splitlines()
-  shown = '\n'.join(x for x in summary if x.startswith('| scripted'))
-  for text in (
-    '0.55',
-    '2.23',
-    '1.34',
-    '0.66 0.44 0.25',
-    '1.18',
-    '1.04',
-    '1.40',
-  ):
-    assert text in shown
-  assert verdicts.best([row]) == [row]
 
 
 def test_every_check_passes():

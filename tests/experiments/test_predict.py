@@ -165,11 +165,3 @@ def test_what_cannot_be_is_not_recommended():
   assert board.winner(0.0) is None
   assert board.last_line()['drafter'] is None
   assert board.recommend(0.0)[2:] == ['-'] * 3
-
-
-def test_the_columns_of_a_prediction():
-  assert [heading for heading, _ in predict_report.COLUMNS] == [
-    *('drafter', 'gamma', 'alpha', 'tau, replayed', 'with beta', 'i.i.d.'),
-    *('measured', 'c', 'v', 'predicted speed-up', 'speed-up'),
-    'predicted / measured',
-  ]
