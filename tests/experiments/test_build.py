@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from configs import embedded_tables
+from configs import certify, drafters, embedded_tables, quickstart
 from specjax.bench import drafter_facts, load, memory, results
 from specjax.bench.config import Candidate, Certificate
 from specjax.bench.plan import plan, plan_drafter
-from specjax.configs import certify, drafters, quickstart
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
 from specjax.errors import UserError

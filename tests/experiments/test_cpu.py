@@ -6,13 +6,12 @@ import os
 import numpy as np
 import pytest
 
-from configs import embedded_pair
+from configs import certify, embedded_pair, quickstart
 from experiments import step_costs
 from specjax import native
 from specjax.bench import meshes, results
 from specjax.bench.config import Mesh
 from specjax.cli import cpu
-from specjax.configs import certify, quickstart
 
 
 @pytest.mark.parametrize(

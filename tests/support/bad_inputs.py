@@ -150,7 +150,7 @@ parity parity.py:
   against=text => text is empty
   against=text text=/no/such => text: /no/such
   against=specjax.bench.comparisons.text text={}/latin.txt => text
-certify specjax/configs/certify.py:
+certify configs/certify.py:
   rows 0
   rounds 0
   level nan
@@ -275,7 +275,7 @@ train heads.py:
   own_share=0.5 own_texts.count=2 => own_texts
   own_share=0.5 own_texts.length=16 => own_texts
   own_texts.prompt_length 300
-train specjax/configs/online.py:
+train configs/online.py:
   rounds=4 => schedule ends at step 300, but rounds x updates are 4 x 10
   memory 0
   depth=64 => depth is 64, but must be below new_tokens, which is 64
@@ -286,7 +286,7 @@ train specjax/configs/online.py:
   target /none
   trainable=none => trainable: 'none' is unknown
   prompts.domains ("law",)
-train specjax/configs/counts.py:
+train configs/counts.py:
   texts=nowhere.jsonl => texts: nowhere.jsonl does not exist
   successors -1
   successors=3000 => successors is 3000, but the target has 2048
