@@ -99,7 +99,7 @@ def stream(
   stops = check_stop(stop)
   prompts: Any = [prompt]
   made = request.prepare(target, drafter, prompts, asked, origins=True)
-  return _pieces(target, made, stops)
+  return _pieces(target, made, stops, asked.logprobs is not None)
 
 
 def _steps(made: request.Prepared) -> Iterator[NewTokens]:
@@ -114,7 +114,7 @@ def _steps(made: request.Prepared) -> Iterator[NewTokens]:
 
 
 def _pieces(
-  target: Target, made: request.Prepared, stop: Sequence[str]
+  target: Target, made: request.Prepared, stop: Sequence[str], recorded: bool
 ) -> Iterator[Piece]:
   row, shown = Shown(target.tokenizer, target.eos, stop), ''
   all_tokens: list[int] = []
@@ -131,13 +131,7 @@ def _pieces(
       yield piece
       continue
     counts = jax.tree.map(lambda x: x[None], new.counts)
-    recorded = made.recording.logprobs is not None
-    whole = Decoded(
-      [shown],
-      [all_tokens],
-      [row.ended],
-      counts,
-      [logprobs] if recorded else None,
-    )
+    told = [logprobs] if recorded else None
+    whole = Decoded([shown], [all_tokens], [row.ended], counts, told)
     yield piece._replace(finish=STOP if row.ended else LENGTH, whole=whole)
     return

@@ -121,27 +121,26 @@ def _forbid(batch, value, vocab_size):
 
 def _end(batch, least, forbidden, constraint, eos, vocab_size):
   """Tokens [B, number of them] that must not end a text too soon."""
-  if least is None:
-    if constraint is None:
-      return None
-    return jax.device_put(np.tile(np.array(eos, np.int32), (batch, 1)))
-  _check_tokens('min_new_tokens', (), vocab_size)
-  _check_tokens('eos', eos, vocab_size)
-  waits = np.asarray(least) > 0
-  if waits.any() and not eos:
-    raise ValueError(
-      'min_new_tokens needs a token that ends the text: give eos, or leave it '
-      'out'
-    )
-  closed = np.zeros((batch, vocab_size), bool)
-  if forbidden is not None:
-    closed |= np.asarray(forbidden)
-  closed[:, list(eos)] = True
-  if closed[waits].all(1).any():
-    raise ValueError(
-      'min_new_tokens must leave a token: all that are not forbidden end the '
-      'text'
-    )
+  if least is not None:
+    _check_tokens('min_new_tokens', (), vocab_size)
+    _check_tokens('eos', eos, vocab_size)
+    waits = np.asarray(least) > 0
+    if waits.any() and not eos:
+      raise ValueError(
+        'min_new_tokens needs a token that ends the text: give eos, or leave '
+        'it out'
+      )
+    closed = np.zeros((batch, vocab_size), bool)
+    if forbidden is not None:
+      closed |= np.asarray(forbidden)
+    closed[:, list(eos)] = True
+    if closed[waits].all(1).any():
+      raise ValueError(
+        'min_new_tokens must leave a token: all that are not forbidden end the '
+        'text'
+      )
+  elif constraint is None:
+    return None
   return jax.device_put(np.tile(np.array(eos, np.int32), (batch, 1)))
 
 
