@@ -242,9 +242,7 @@ def test_drafts_are_those_of_the_published_module(
   loaded = mtp.load(target)
   model, last = target.model, target.model.config.num_layers - 1
   assert loaded.make(3).taps == (last,)
-  mask, at = transformer.causal(1, len(TEXT))
-  forward = jax.jit(functools.partial(model.forward, taps=(last,)))
-  hidden = forward(target.params, TEXT[None], at, None, None, mask).taps[0]
+  hidden = models.see(model, target.params, TEXT[None], (last,)).taps[0]
   if kind == 'deepseek_v3':
     restated = RestatedByModel(kind, target, tmp_path / 'layer')
   else:

@@ -18,7 +18,6 @@ from specjax.drafters.eagle import at_once
 from specjax.drafters.eagle.module import sizes_of
 from specjax.drafters.heads import files as heads
 from specjax.drafters.heads import published
-from specjax.models import transformer
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
 from tests.support import hub, models
@@ -35,9 +34,7 @@ def target_weights():
 
 @functools.cache
 def tapped(taps):
-  mask, at = transformer.causal(1, len(TEXT))
-  forward = jax.jit(functools.partial(written.TARGET.forward, taps=taps))
-  out = forward(target_weights(), TEXT[None], at, None, None, mask)
+  out = models.see(written.TARGET, target_weights(), TEXT[None], taps)
   return np.asarray(out.taps[0])
 
 

@@ -245,6 +245,13 @@ def _copy(state):
 score = jax.jit(transformer.score, static_argnums=0)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def see(model, params, tokens, taps):
+  """The output of a pass over whole texts [B, T], with features of layers."""
+  mask, at = transformer.causal(*tokens.shape)
+  return model.forward(params, tokens, at, None, None, mask, taps=taps)
+
+
 def without_cache(model, params, prompt, count):
   """Logits [V] after a prompt and every text of up to `count` tokens on top.
 
