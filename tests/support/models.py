@@ -188,6 +188,13 @@ def always_accepted(spec: Spec, params: Params) -> None:
   assert counts.accepted.sum() == counts.tried.sum()
 
 
+def refused(message: str, call, *given) -> None:
+  """Asserts that a call is refused, in one line."""
+  with pytest.raises(ValueError, match=message) as error:
+    call(*given)
+  assert '\n' not in str(error.value)
+
+
 def new_tokens(state) -> list[tuple[int, ...]]:
   """The new tokens of each row."""
   tokens, start, length = jax.device_get(
