@@ -249,9 +249,9 @@ def _describe(read: Files, name: str) -> Found:
   count = read.take('num_centroids', size, 2048) if grouped else 0
   chosen = read.take('centroid_intermediate_top_k', size, 32) if grouped else 0
   if grouped and (config.vocab_size % count or chosen > count):
-    raise CheckpointError(
-      f'{read.directory}: {chosen} of num_centroids = {count} groups of '
-      f'{config.vocab_size} tokens cannot be chosen; it is damaged'
+    read.refuse(
+      f'{chosen} of num_centroids = {count} groups of {config.vocab_size} '
+      'tokens cannot be chosen; it is damaged'
     )
   return Found(
     name,
