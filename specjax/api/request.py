@@ -111,6 +111,7 @@ class Prepared(NamedTuple):
   spec: Spec
   ids: list[list[int]]
   lengths: np.ndarray  # [B] tokens to add to each
+  recording: Recording
   begin: Callable[[], SpecState]  # makes the state before the first step
 
   def advance(self, state: SpecState, steps: int) -> SpecState:
@@ -221,7 +222,7 @@ def prepare(
     read_slots=read if x.slots is None else None,
     recording=recording,
   )
-  return Prepared(params, spec, ids, lengths, begin)
+  return Prepared(params, spec, ids, lengths, recording, begin)
 
 
 def with_loaded_target(target: Target, drafter: Drafter) -> Drafter:

@@ -99,11 +99,11 @@ def stream(
   stops = check_stop(stop)
   prompts: Any = [prompt]
   made = request.prepare(target, drafter, prompts, asked, origins=True)
-  return _pieces(target, made, stops, asked.logprobs is not None)
+  return _pieces(target, made, stops)
 
 
 def _pieces(
-  target: Target, made: request.Prepared, stop: Sequence[str], recorded: bool
+  target: Target, made: request.Prepared, stop: Sequence[str]
 ) -> Iterator[Piece]:
   row, shown = Shown(target.tokenizer, target.eos, stop), ''
   all_tokens: list[int] = []
@@ -125,7 +125,7 @@ def _pieces(
       yield piece
       continue
     counts = jax.tree.map(lambda x: x[None], new.counts)
-    told = [logprobs] if recorded else None
+    told = None if made.recording.logprobs is None else [logprobs]
     whole = Decoded([shown], [all_tokens], [row.ended], counts, told)
     yield piece._replace(finish=STOP if row.ended else LENGTH, whole=whole)
     return
