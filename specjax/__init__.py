@@ -46,26 +46,20 @@ __version__ = '0.1.0'
 
 # The module of each name: `import specjax` imports none, nor JAX.
 _MODULES = {
-  'Decoded': 'api.decoding',
-  'decode': 'api.decoding',
-  'load': 'api.decoding',
-  'Request': 'api.request',
-  'Piece': 'api.streaming',
-  'stream': 'api.streaming',
-  'from_pytree': 'checkpoints.from_tree',
-  'adapt': 'models.own',
-  'check_model': 'models.check',
-  'Model': 'models.transformer',
-  'Output': 'models.transformer',
-  'Sizes': 'models.own',
-  'claim_cores': 'native',
-  'RolloutBatch': 'requests.rollouts',
-  'Rollouts': 'requests.rollouts',
-  'Draft': 'types',
-  'Drafter': 'types',
-  'KV': 'types',
-  'LoadedDrafter': 'types',
-  'Target': 'types',
+  name: module
+  for module, names in {
+    'api.decoding': ('Decoded', 'decode', 'load'),
+    'api.request': ('Request',),
+    'api.streaming': ('Piece', 'stream'),
+    'checkpoints.from_tree': ('from_pytree',),
+    'models.check': ('check_model',),
+    'models.own': ('Sizes', 'adapt'),
+    'models.transformer': ('Model', 'Output'),
+    'native': ('claim_cores',),
+    'requests.rollouts': ('RolloutBatch', 'Rollouts'),
+    'types': ('Draft', 'Drafter', 'KV', 'LoadedDrafter', 'Target'),
+  }.items()
+  for name in names
 }
 _PACKAGES = {
   **{n: n for n in ('constraints', 'drafters', 'pair', 'sampling', 'verify')},

@@ -64,6 +64,17 @@ def check_numbers(name: str, values: Any, least: int) -> None:
     )
 
 
+def check_tokens(name: str, tokens: Any, vocab_size: int | None) -> None:
+  """Raises a ValueError unless tokens are of a vocabulary, which is known."""
+  if vocab_size is None:
+    raise ValueError(f'{name} needs a vocabulary: give vocab_size')
+  for token in tokens:
+    if not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
+      raise ValueError(
+        f'{name} must name tokens from 0 to {vocab_size - 1}, got {token!r}'
+      )
+
+
 def _check_type(name: str, value: Any, kind: type, wanted: str) -> None:
   if not isinstance(value, kind):
     raise ValueError(f'{name} must be {wanted}, got {named(value)}')

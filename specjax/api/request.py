@@ -2,11 +2,11 @@
 
 import dataclasses
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -111,25 +111,8 @@ class Prepared(NamedTuple):
   spec: Spec
   ids: list[list[int]]
   lengths: np.ndarray  # [B] tokens to add to each
-  key: jax.Array  # [B]
-  values: sampling.Sampling
-  slots: int
-  read_slots: int | None  # that the prompts are read into; None: all
   recording: Recording
-
-  def begin(self) -> SpecState:
-    """The state before the first step."""
-    return generate.start(
-      self.params,
-      self.ids,
-      spec=self.spec,
-      new_tokens=self.lengths,
-      key=self.key,
-      values=self.values,
-      slots=self.slots,
-      read_slots=self.read_slots,
-      recording=self.recording,
-    )
+  begin: Callable[[], SpecState]  # makes the state before the first step
 
   def advance(self, state: SpecState, steps: int) -> SpecState:
     """At most so many steps further; the state is donated."""
@@ -227,17 +210,19 @@ def prepare(
   longest = max(map(len, planned.texts))
   sizes = prefill.read_sizes(planned.slots)
   read = next(size for size in sizes if size >= longest)
-  return Prepared(
+  begin = functools.partial(
+    generate.start,
     params,
-    spec,
     ids,
-    lengths,
-    key,
-    values,
-    planned.slots,
-    read if x.slots is None else None,
-    recording,
+    spec=spec,
+    new_tokens=lengths,
+    key=key,
+    values=values,
+    slots=planned.slots,
+    read_slots=read if x.slots is None else None,
+    recording=recording,
   )
+  return Prepared(params, spec, ids, lengths, recording, begin)
 
 
 def with_loaded_target(target: Target, drafter: Drafter) -> Drafter:

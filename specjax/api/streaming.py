@@ -16,7 +16,7 @@ from specjax.api import request
 from specjax.api.decoding import Decoded
 from specjax.api.text import Shown, check_stop
 from specjax.arguments import BOUND, check_number, named
-from specjax.loop.token_records import Logprob, NewTokens, read
+from specjax.loop.token_records import Logprob, read
 from specjax.types import LoadedDrafter, Target
 
 STOP, LENGTH = 'stop', 'length'
@@ -102,24 +102,18 @@ def stream(
   return _pieces(target, made, stops)
 
 
-def _steps(made: request.Prepared) -> Iterator[NewTokens]:
-  """New tokens of each step."""
-  state, begin, done = made.begin(), 0, False
-  while not done:
-    state = made.advance(state, 1)
-    rows = read(state, {0: begin})
-    request.check_finite(rows)
-    begin, done = rows[0].end, rows[0].done
-    yield rows[0]
-
-
 def _pieces(
   target: Target, made: request.Prepared, stop: Sequence[str]
 ) -> Iterator[Piece]:
   row, shown = Shown(target.tokenizer, target.eos, stop), ''
   all_tokens: list[int] = []
   logprobs: list[Logprob] = []
-  for new in _steps(made):
+  state, begin = made.begin(), 0
+  while True:
+    state = made.advance(state, 1)
+    rows = read(state, {0: begin})
+    request.check_finite(rows)
+    (new,), begin = rows, rows[0].end
     texts = row.push(new.tokens, new.done)
     count = len(texts)
     tokens, values = new.tokens[:count], new.logprobs[:count]
@@ -131,13 +125,7 @@ def _pieces(
       yield piece
       continue
     counts = jax.tree.map(lambda x: x[None], new.counts)
-    recorded = made.recording.logprobs is not None
-    whole = Decoded(
-      [shown],
-      [all_tokens],
-      [row.ended],
-      counts,
-      [logprobs] if recorded else None,
-    )
+    told = None if made.recording.logprobs is None else [logprobs]
+    whole = Decoded([shown], [all_tokens], [row.ended], counts, told)
     yield piece._replace(finish=STOP if row.ended else LENGTH, whole=whole)
     return

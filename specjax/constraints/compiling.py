@@ -40,7 +40,6 @@ def from_regex(
   what: str,
   pattern: str,
   tokens: Tokens,
-  memory: int = bytewise.MEMORY,
   seconds: float = bytewise.SECONDS,
 ) -> Automaton:
   """The texts that match a regex, in tokens.
@@ -49,7 +48,6 @@ def from_regex(
     what: the language, as messages call it.
     pattern: the whole text must match it.
     tokens: `ends` end a text.
-    memory: see `bytewise.build`.
     seconds: see `bytewise.build`.
 
   Raises:
@@ -61,7 +59,7 @@ def from_regex(
       f'eos {ends or "is empty"}: name at least one token that ends a text, '
       f'each from 0 to {tokens.size - 1}'
     )
-  table = bytewise.build(what, pattern, memory, seconds)
+  table = bytewise.build(what, pattern, seconds=seconds)
   different, which = states.columns(table[:, :256])
   table = states.merge(np.concatenate([different, table[:, 256:]], 1))
   ordinary = [

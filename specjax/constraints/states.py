@@ -35,11 +35,7 @@ def trim(table: np.ndarray) -> np.ndarray | None:
   ending[csgraph.breadth_first_order(back, end, return_predecessors=False)] = 1
   if not ending[0]:
     return None
-  return _renumber(table, order[ending[order]])
-
-
-def _renumber(table: np.ndarray, kept: np.ndarray) -> np.ndarray:
-  """Rows of kept states, by their places among them."""
+  kept = order[ending[order]]
   places = np.full(len(table) + 1, -1, table.dtype)
   places[kept] = np.arange(len(kept))
   return places[table[kept]]

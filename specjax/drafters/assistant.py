@@ -117,7 +117,7 @@ class Assistant(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class Head(modules.ModuleHead):
   """An assistant of a target, as pure functions of `Params`.
 
   Raises:
@@ -170,10 +170,6 @@ class Head:
     read = [cache[i] for i in self.sources]
     return nn.unbox(self.module.init(key, x, at, read, at[0])['params'])
 
-  def shapes(self) -> Any:
-    """Returns the shapes of the weights."""
-    return overrides.shapes_of(self)
-
   def feature(self, params, raw):
     """Features [..., E] as the assistant reads those of the target."""
     if not self.reading.normed:
@@ -188,8 +184,8 @@ class Head:
       x *= jnp.asarray(t.embedding_scale, x.dtype)
     at = jnp.broadcast_to(used[:, None] + self.reading.ahead, tokens.shape)
     made: Any
-    logits, made = self.module.apply(
-      {'params': params.drafter},
+    logits, made = self.own(
+      params,
       jnp.concatenate([x, features.astype(x.dtype)], -1),
       at,
       [ctx.cache[i] for i in self.sources],
@@ -253,9 +249,9 @@ def _describe(read: Files, name: str) -> Found:
   count = read.take('num_centroids', size, 2048) if grouped else 0
   chosen = read.take('centroid_intermediate_top_k', size, 32) if grouped else 0
   if grouped and (config.vocab_size % count or chosen > count):
-    raise CheckpointError(
-      f'{read.directory}: {chosen} of num_centroids = {count} groups of '
-      f'{config.vocab_size} tokens cannot be chosen; it is damaged'
+    read.refuse(
+      f'{chosen} of num_centroids = {count} groups of {config.vocab_size} '
+      'tokens cannot be chosen; it is damaged'
     )
   return Found(
     name,

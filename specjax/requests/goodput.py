@@ -284,17 +284,13 @@ class Goodput:
       seconds += self.table.reading[at] / (HORIZON * steps)
     return self.tau(length) / seconds
 
-  def choose(self, longest: int, steps: int = 4) -> int:
+  def _decide(self, longest: int, steps: int) -> int:
     """The length of the next chunk.
 
     Args:
       longest: tokens of the longest live text.
       steps: of the chunk.
     """
-    self.choices.append(self._decide(longest, steps))
-    return self.choices[-1]
-
-  def _decide(self, longest: int, steps: int) -> int:
     length = self._best(longest, steps)
     self._trial = self._is_due() and length == self.lengths[-1]
     if self._trial or length == self._current:

@@ -321,12 +321,11 @@ def _weights(name: str, given: Any, like: Any) -> Any:
   Raises:
     ValueError: the shapes, types or names differ; names the first that does.
   """
-  if given is None:
-    return jax.tree.map(jnp.asarray, like)
 
   def kind(x):
     return f'{np.shape(x)} of {jnp.result_type(x)}'
 
+  given = like if given is None else given
   if wrong := arguments.misfit(given, like, kind):
     raise ValueError(
       f'{name}{wrong}: give weights of the same model, layout and dtype as '

@@ -1,6 +1,6 @@
 """The automata of rows: checked beside the other stages, and as tables."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import jax
@@ -32,6 +32,13 @@ def _after(onward: np.ndarray, states: np.ndarray) -> np.ndarray:
   return found
 
 
+def _reached(states: np.ndarray, further: Callable) -> np.ndarray:
+  """Some states [Q] and all that `further` reaches from them."""
+  while ((more := states | further(states)) != states).any():
+    states = more
+  return states
+
+
 def stuck(automaton: Automaton, closed: Collection[int], least: int) -> str:
   """Why some text cannot be brought to its end; empty where all can.
 
@@ -50,17 +57,10 @@ def stuck(automaton: Automaton, closed: Collection[int], least: int) -> str:
       break  # What follows was looked at.
     seen.add(key)
     here = _after(onward, here)
-  while True:
-    more = here | _after(onward, here)
-    if (more == here).all():
-      break
-    here = more
-  finishes = ends
-  while True:
-    more = finishes | np.where(onward >= 0, finishes[onward], False).any(1)
-    if (more == finishes).all():
-      break
-    finishes = more
+  here = _reached(here, lambda states: _after(onward, states))
+  finishes = _reached(
+    ends, lambda states: ((onward >= 0) & states[onward]).any(1)
+  )
   if (here & ~finishes).any():
     return 'some texts cannot be brought to their end'
   return ''

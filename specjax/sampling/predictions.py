@@ -1,12 +1,11 @@
 """Predicted texts, one a row: drafts are copied from them."""
 
-import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from specjax.arguments import named
+from specjax.arguments import check_tokens, named
 from specjax.types import Prediction
 
 BEFORE = 6  # tokens of the prompt that stand before what is predicted
@@ -62,8 +61,6 @@ def of_rows(
     )
   if len(rows) != batch:
     raise ValueError(f'prediction has {len(rows)} rows instead of {batch}')
-  if vocab_size is None:
-    raise ValueError('prediction needs a vocabulary: give vocab_size')
   lengths = np.array([len(row.tokens) for row in rows], np.int32)
   longest = int(lengths.max())
   if most is None:
@@ -75,13 +72,7 @@ def of_rows(
     )
   tokens = np.zeros((batch, most), np.int32)
   for place, row in zip(tokens, rows, strict=True):
-    for token in row.tokens:
-      whole = isinstance(token, numbers.Integral)
-      if not whole or not 0 <= int(token) < vocab_size:
-        raise ValueError(
-          f'prediction must name tokens from 0 to {vocab_size - 1}, got '
-          f'{token!r}'
-        )
+    check_tokens('prediction', row.tokens, vocab_size)
     place[: len(row.tokens)] = row.tokens
   starts = np.array([row.start for row in rows], np.int32)
   made: Any = tokens, lengths, starts

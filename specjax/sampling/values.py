@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.arguments import check_number
+from specjax.arguments import check_number, check_tokens
 from specjax.sampling import constrained, predictions
 from specjax.types import Sampling
 
@@ -64,23 +64,13 @@ def _spread(batch, name, value):
   return jax.device_put(np.broadcast_to(rounded, batch))
 
 
-def _check_tokens(name, tokens, vocab_size):
-  if vocab_size is None:
-    raise ValueError(f'{name} needs a vocabulary: give vocab_size')
-  for token in tokens:
-    if not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
-      raise ValueError(
-        f'{name} must name tokens from 0 to {vocab_size - 1}, got {token!r}'
-      )
-
-
 def _table(batch, name, rows, vocab_size, dtype):
   """[B, V] from a mapping of tokens to entries for each row."""
   if len(rows) != batch:
     raise ValueError(f'{name} has {len(rows)} rows instead of {batch}')
   table = np.zeros((batch, vocab_size or 0), dtype)
   for row, entries in zip(table, rows, strict=True):
-    _check_tokens(name, entries, vocab_size)
+    check_tokens(name, entries, vocab_size)
     row[list(entries)] = list(entries.values())
   return table
 
@@ -121,27 +111,26 @@ def _forbid(batch, value, vocab_size):
 
 def _end(batch, least, forbidden, constraint, eos, vocab_size):
   """Tokens [B, number of them] that must not end a text too soon."""
-  if least is None:
-    if constraint is None:
-      return None
-    return jax.device_put(np.tile(np.array(eos, np.int32), (batch, 1)))
-  _check_tokens('min_new_tokens', (), vocab_size)
-  _check_tokens('eos', eos, vocab_size)
-  waits = np.asarray(least) > 0
-  if waits.any() and not eos:
-    raise ValueError(
-      'min_new_tokens needs a token that ends the text: give eos, or leave it '
-      'out'
-    )
-  closed = np.zeros((batch, vocab_size), bool)
-  if forbidden is not None:
-    closed |= np.asarray(forbidden)
-  closed[:, list(eos)] = True
-  if closed[waits].all(1).any():
-    raise ValueError(
-      'min_new_tokens must leave a token: all that are not forbidden end the '
-      'text'
-    )
+  if least is not None:
+    check_tokens('min_new_tokens', (), vocab_size)
+    check_tokens('eos', eos, vocab_size)
+    waits = np.asarray(least) > 0
+    if waits.any() and not eos:
+      raise ValueError(
+        'min_new_tokens needs a token that ends the text: give eos, or leave '
+        'it out'
+      )
+    closed = np.zeros((batch, vocab_size), bool)
+    if forbidden is not None:
+      closed |= np.asarray(forbidden)
+    closed[:, list(eos)] = True
+    if closed[waits].all(1).any():
+      raise ValueError(
+        'min_new_tokens must leave a token: all that are not forbidden end the '
+        'text'
+      )
+  elif constraint is None:
+    return None
   return jax.device_put(np.tile(np.array(eos, np.int32), (batch, 1)))
 
 

@@ -231,13 +231,9 @@ models.begin('lm', 0.0, [(1,)], new_tokens=[1, 2]) => new_tokens must be one
 models.begin('lm', 0.0, [(1,)], indices=[0, 1]) => key has 2 rows for 1 prompts
 start(spec=dataclasses.replace(models.spec_of('tree'), rule=verify.block))
   => does not fit the drafter: it judges
-sampling.make(2, temperature=-0.1) => temperature must be
-sampling.make(2, temperature=math.nan) => temperature must be
 sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
-sampling.make(2, temperature=1.1e37) => temperature must be
 sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
 sampling.make(0) => batch must be a whole number of at least 1
-make(presence_penalty=2.5) => presence_penalty must be in [-2, 2]
 make(frequency_penalty=[0.0, -2.1]) => frequency_penalty must be in
 make(min_new_tokens=1, eos=()) => min_new_tokens needs a token that ends
 make(min_new_tokens=1, eos=(9,)) => eos must name tokens from 0 to 6
@@ -310,9 +306,7 @@ for _used in (
 )
 def test_wrong_use_gets_a_sentence(call, words):
   message = '.*'.join(re.escape(part.strip()) for part in words.split('...'))
-  with pytest.raises(ValueError, match=message) as error:
-    eval(call, dict(NAMES))
-  assert '\n' not in str(error.value)
+  models.refused(message, eval, call, dict(NAMES))
 
 
 @pytest.mark.parametrize(

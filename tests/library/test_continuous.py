@@ -21,6 +21,7 @@ from specjax.requests import continuous, pool
 from specjax.types import Params, Spec
 from tests.support import models
 
+pytestmark = pytest.mark.usefixtures('float64')
 ROWS = GROUP = 2
 # prompt, new tokens, temperature; more of them than rows, of every length.
 TEXTS = (
@@ -56,11 +57,6 @@ USUAL = {
     'another vocabulary', 'cascade over a window',
   )
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _exact(float64):
-  """Everything here is computed in float64."""
 
 
 def spec_of(name):
@@ -170,21 +166,6 @@ def test_texts_are_worth_comparing():
   assert 0 < len(ended) < len(TEXTS) - 2
   assert texts[1] == ()
   assert [*texts].index(4) < [*texts].index(0)
-
-
-@pytest.mark.parametrize(
-  ('indices', 'more'),
-  [
-    ((5, 3, 4, 0), {'chunk': 100, 'group': 1}),
-    ((3,), {'chunk': 1}),  # fewer than rows
-  ],
-)
-def test_a_text_depends_on_no_row_and_no_neighbour(indices, more):
-  expected = dict(together('lm'))
-  found = decode('lm', indices, **more)
-  assert sorted(i for i, _ in found) == sorted(indices)
-  for i, result in found:
-    assert_equal(result, expected[i])
 
 
 def test_a_row_without_finite_logits_harms_nobody():

@@ -17,8 +17,6 @@ from specjax.drafters import dflash
 from specjax.drafters.dflash.module import Head, Places, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
-from specjax.loop import generate
-from specjax.models import linear, transformer, variants
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -28,18 +26,12 @@ WIDTH = TARGET.config.width
 OWN = models.head_of(models.DFLASH, 0.3)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _features(tokens, taps):
-  mask, at = transformer.causal(*tokens.shape)
-  weights = models.target_weights()
-  return TARGET.forward(weights, tokens, at, None, None, mask, taps=taps).taps
-
-
 def features_of(text, taps=models.DFLASH.taps):
   """The target's features [T, len(taps), E] of a text, without a cache."""
   padded = np.zeros((1, 64), np.int32)  # One program for all lengths.
   padded[0, : len(text)] = text
-  return np.asarray(_features(padded, taps))[0, : len(text)]
+  out = models.see(TARGET, models.target_weights(), padded, taps)
+  return np.asarray(out.taps)[0, : len(text)]
 
 
 def read(walker, tokens, length, own):
@@ -99,28 +91,6 @@ def test_a_mask_may_be_a_token_of_the_target():
   learned = embed(HEAD, Params(weights, OWN()), tokens, 3)[0]
   expected = [table[5], OWN()['mask'], OWN()['mask']]
   np.testing.assert_array_equal(learned, np.stack(expected))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('kernel')
-def test_weights_in_blocks_say_the_same(tmp_path):
-  """In the layout of a CPU that decodes, and with a target in it."""
-  sizes = dict(num_heads=4, head_dim=16, mlp_width=64, num_kv_heads=2)
-  model = models.tiny(64, 2, width=64, **sizes)
-  weights, probs = models.weights(model, 0), []
-  trained = dflash.trainable(model, **sizes, block=4)
-  own = trained.init(jax.random.key(0), weights)
-  files.save(tmp_path / 'head', trained.config, own)
-  for target, params in (model, weights), variants.to_native(model, weights):
-    head = dflash.load(Target(target), tmp_path / 'head')
-    drafter, params = head.make(3), Params(params, head.params)
-    values, texts = promises.sampling.make(4), promises.texts(4)
-    ctx, memory = promises.fresh(drafter, params, *texts, values, None, target)
-    key = generate.row_keys(0, range(4))
-    probs.append(jax.jit(drafter.propose)(params, memory, ctx, key)[0].probs)
-  leaves = jax.tree.leaves(head.params, is_leaf=linear.is_native)
-  assert sum(map(linear.is_native, leaves)) > 8
-  np.testing.assert_allclose(*probs, atol=1e-5)
 
 
 # Training

@@ -8,7 +8,6 @@ import pytest
 from specjax.drafters import eagle
 from specjax.drafters.eagle import training
 from specjax.drafters.eagle.module import Head, Sizes
-from specjax.models import transformer
 from specjax.types import Params
 from tests.support import models, tiny
 
@@ -17,9 +16,8 @@ TOKENS = jnp.array([[4, 5, 6, 4, 5, 7, 8, 1], [9, 3, 3, 1, 2, 0, 4, 5]])
 
 def seen(model, params):
   """Features of all layers, and the logits, of a text."""
-  mask, positions = transformer.causal(*TOKENS.shape)
   layers = tuple(range(model.config.num_layers))
-  out = model.forward(params, TOKENS, positions, None, None, mask, taps=layers)
+  out = models.see(model, params, TOKENS, layers)
   return out.taps, model.head(params, out.hidden)
 
 

@@ -19,7 +19,7 @@ from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
 from specjax.drafters.medusa import module
-from specjax.models import linear, low_bits, prefill, transformer, variants
+from specjax.models import linear, low_bits, prefill, variants
 from specjax.types import Params, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -60,10 +60,8 @@ def test_an_exit_is_the_model_of_its_layers(float64):
   np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-12)
 
 
-@functools.partial(jax.jit, static_argnums=2)
 def seen_by(target, tokens, taps):
-  mask, at = transformer.causal(*tokens.shape)
-  out = TARGET.forward(target, tokens, at, None, None, mask, taps=taps)
+  out = models.see(TARGET, target, tokens, taps)
   return Seen(tokens, out.taps, TARGET.head(target, out.hidden))
 
 
@@ -337,9 +335,7 @@ def saved(tmp_path, name):
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize(
-  'name', ['medusa', pytest.param('eagle', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('name', models.slow_unless(['medusa'], WIDE_HEADS))
 def test_blocks_change_nothing(name, saved):
   weights, path = saved
   drafts = []
@@ -354,13 +350,7 @@ def test_blocks_change_nothing(name, saved):
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize(
-  'name',
-  [
-    'medusa',
-    *(pytest.param(x, marks=pytest.mark.slow) for x in ('eagle', 'dflash')),
-  ],
-)
+@pytest.mark.parametrize('name', models.slow_unless(['medusa'], WIDE_HEADS))
 def test_heads_have_few_bits_where_their_targets_have(name, saved):
   """A draft is that of the weights which few bits stand for."""
   weights, path = saved

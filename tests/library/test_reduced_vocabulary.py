@@ -111,17 +111,6 @@ def test_alpha_of_the_target_itself_is_its_mass_on_what_is_kept(target):
   assert min(mass) < 0.99
 
 
-@pytest.mark.slow
-def test_greedy_texts_are_those_of_the_target(target):
-  texts = ['def fib(n):', 'import os\n']
-  options = {'vocabulary': 256, 'frequencies': COUNTS}
-  drafter = eagle.load(target, pair.path('eagle3'), **options)
-  plain = specjax.decode(target, None, texts, new_tokens=24)
-  made = specjax.decode(target, drafter, texts, gamma=2, new_tokens=24)
-  assert made.texts == plain.texts
-  assert made.tau > 1
-
-
 @pytest.fixture(scope='module')
 def trained():
   """A head of some tokens to train, and a target whose text it sees."""
@@ -217,10 +206,11 @@ def test_a_head_may_be_read_before_the_weights_of_its_target(target):
   jax.tree.map(np.testing.assert_array_equal, made, before)
 
 
-def test_heads_without_an_output_layer_get_the_rows_of_the_targets():
+@pytest.mark.parametrize('own', [False, True])
+def test_heads_get_the_rows_of_their_output_layer_or_the_targets(own):
   sizes = module.Sizes(
     (0, 1), 3, 1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=16,
-    correction='markov', rank=2,
+    correction='markov', rank=2, own_unembedding=own,
   )  # fmt: skip
   head = module.Head(TARGET, sizes)
   params = random_of(head.init, jax.random.key(0))

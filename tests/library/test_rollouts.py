@@ -16,14 +16,10 @@ from specjax.requests import pool, rollouts
 from specjax.types import LoadedDrafter, Params, Spec, Target
 from tests.support import models
 
+pytestmark = pytest.mark.usefixtures('float64')
 SMALL, END, NEW = models.DRAFT, 10, 12
 PROMPTS = [[1, 2], [3] * 9, [4, 5, 6], [7]]
 STAGES = {'temperature': 1.3, 'min_p': 0.05}
-
-
-@pytest.fixture(autouse=True)
-def _exact(float64):
-  """Everything here is computed in float64."""
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import functools
 import hypothesis
 import hypothesis.strategies as st
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -99,23 +98,3 @@ def test_a_draft_has_the_most_votes_of_the_best_length(
   assert len(set(paths.values())) == size + 1
   total = sum(share[path] for path in list(paths.values())[1:])
   assert total == pytest.approx(most, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_the_example_of_the_module():
-  """a b c . a b d . a b c . a b: two of three places go on with c."""
-  text = jnp.array([0, 1, 2, 9, 0, 1, 3, 9, 0, 1, 2, 9, 0, 1])
-  row = functools.partial(suffix.draft_row, text, jnp.int32(14), depth=4)
-  tokens, _, size = row()
-  # Six tokens agree once (. a b c . a b), and their place goes on with d.
-  assert int(size) == 4
-  assert tokens.tolist() == [3, 9, 0, 1]
-  tokens, _, size = row(longest=2)
-  assert int(size) == 2
-  assert tokens.tolist()[:2] == [2, 9]
-  tokens, _, size = row(longest=2, candidates=2, factor=2.0)
-  assert int(size) == 4
-  assert tokens.tolist()[:4] == [2, 9, 0, 1]
-  # A short match may be chance: little is copied after it.
-  tokens, _, size = row(longest=1)
-  assert int(size) == 1

@@ -6,6 +6,7 @@ drawn.
 """
 
 import collections
+import functools
 import itertools
 
 import jax
@@ -14,7 +15,13 @@ import numpy as np
 import pytest
 
 from specjax import sampling
-from specjax.drafters.shapes import chain, dynamic_tree, shape, static_tree
+from specjax.drafters.shapes import (
+  chain,
+  dynamic_tree,
+  parallel,
+  shape,
+  static_tree,
+)
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.loop import generate
 from specjax.types import Context, Verdict
@@ -78,11 +85,27 @@ SHAPES = {
 }
 
 
-def propose(drafter, rows=ROWS):
+# Stages that look at drafted tokens, of every other row, and then cuts.
+STAGES = {
+  'repetition_penalty': np.resize([1.0, 1.75], ROWS),
+  'presence_penalty': np.resize([0.0, 0.5], ROWS),
+  'frequency_penalty': np.resize([0.0, 1.25], ROWS),
+}
+CUTS = np.resize([1.0, 1.0, 0.5, 2.5], ROWS), np.resize([0, 0, 0, 2], ROWS)
+
+
+def processed(path, row):
+  """Logits [V] after a path, of a row."""
+  stages = {name: values[row] for name, values in STAGES.items()}
+  return papers_in_numpy.process(TABLE[number(path)], (0, 0), path, **stages)
+
+
+def propose(drafter, values):
   """A drafter, its drafts, its memory of them and their context."""
-  values = sampling.make(rows, 1.0)
-  tokens, length = np.zeros((rows, 128), np.int32), np.full(rows, 2)
-  ctx = Context(tokens, length, (), values, sampling.History())
+  rows = len(values.temperature)
+  tokens, length = np.zeros((rows, 128), np.int32), np.full(rows, 2, np.int32)
+  history = sampling.history(values, tokens, length, VOCAB)
+  ctx = Context(tokens, length, (), values, history)
   memory = jax.jit(drafter.init)(None, ctx, None)
   key = generate.row_keys(0, range(rows))
   draft, memory = jax.jit(drafter.propose)(None, memory, ctx, key)
@@ -91,7 +114,8 @@ def propose(drafter, rows=ROWS):
 
 @pytest.fixture(scope='module', params=SHAPES)
 def drafted(request):
-  return propose(SHAPES[request.param])
+  values = sampling.make(ROWS, *CUTS, vocab_size=VOCAB, **STAGES)
+  return propose(SHAPES[request.param], values)
 
 
 def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
@@ -99,24 +123,43 @@ def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
   # The walker was told the ancestors of every node.
   block = memory.block[0] if isinstance(memory.block, tuple) else memory.block
   assert (block >= 0).all()
-  if draft.probs is None:
-    best = papers_in_numpy.eagle_2(
-      lambda path: TABLE[number(path)], DEPTH, 2, 7
-    )
-    assert {*papers_in_numpy.paths(draft, 0)} == {(), *best}
-    return
   for row in range(ROWS):
     paths, seen = papers_in_numpy.paths(draft, row), {}
+    if draft.probs is None:
+      # At temperature 1 and before cuts, whatever they are.
+      logits = functools.partial(processed, row=row)
+      best = papers_in_numpy.eagle_2(logits, DEPTH, 2, 7)
+      assert len({*paths}) == len(paths)  # Siblings differ.
+      assert {*paths} == {(), *best}
+      continue
     # Equal texts are one: what hangs below either is below the first.
     above = [paths.index(path[:-1]) for path in paths[1:]]
     assert draft.parents[row].tolist() == above
     for node, path in enumerate(paths[1:]):
       above = int(draft.parents[row, node])
-      q = PROBS[number(path[:-1])].copy()
+      cuts = [x[row] for x in CUTS]
+      q = papers_in_numpy.pipeline(processed(path[:-1], row), *cuts)
       if not drafted[0].independent:
         q[seen.setdefault(above, [])] = 0
         seen[above].append(path[-1])
       np.testing.assert_allclose(draft.probs[row, node], q / q.sum(), atol=1e-5)
+
+
+def test_a_wide_beam_keeps_the_most_likely_beginnings():
+  """Of places that are said at once, as in DDTree."""
+  logits = 2 * np.random.default_rng(1).normal(size=(4, DEPTH, 9))
+  block = parallel.Block(jnp.asarray(logits, jnp.float32))
+
+  def start(params, kept, block, ctx):
+    return parallel.begin(block)
+
+  walker = Walker(lambda *_: ((), block), start, parallel.feed, None)
+  drafter = dynamic_tree.make(walker, DEPTH, 8, 8)
+  _, draft, *_ = propose(drafter, sampling.make(4, [0.0, 0.5, 1.0, 2.0]))
+  assert draft.probs is None  # Tokens are chosen.
+  for row in range(4):
+    best = papers_in_numpy.best_first(logits[row], 8)
+    assert {*papers_in_numpy.paths(draft, row)} == {(), *best}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +213,7 @@ def test_nodes_are_drawn_with_coins_of_their_own(name):
       chance *= q[tokens[node]] / q.sum()
       paths.append((*paths[parent], tokens[node]))
     chances[tokens] = chance
-  draft = propose(drafter, 4096)[1]
+  draft = propose(drafter, sampling.make(4096, 1.0))[1]
   misfit = papers_in_numpy.Misfit()
   drawn = collections.Counter(map(tuple, draft.tokens.tolist()))
   misfit.add(drawn, chances)

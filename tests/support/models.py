@@ -188,6 +188,13 @@ def always_accepted(spec: Spec, params: Params) -> None:
   assert counts.accepted.sum() == counts.tried.sum()
 
 
+def refused(message: str, call, *given) -> None:
+  """Asserts that a call is refused, in one line."""
+  with pytest.raises(ValueError, match=message) as error:
+    call(*given)
+  assert '\n' not in str(error.value)
+
+
 def new_tokens(state) -> list[tuple[int, ...]]:
   """The new tokens of each row."""
   tokens, start, length = jax.device_get(
@@ -243,6 +250,13 @@ def _copy(state):
 
 # Logits of whole texts, at once and without a cache.
 score = jax.jit(transformer.score, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def see(model, params, tokens, taps):
+  """The output of a pass over whole texts [B, T], with features of layers."""
+  mask, at = transformer.causal(*tokens.shape)
+  return model.forward(params, tokens, at, None, None, mask, taps=taps)
 
 
 def without_cache(model, params, prompt, count):

@@ -205,6 +205,14 @@ def tensors(layout: Layout, seed: int = 0) -> dict[str, np.ndarray]:
   return made
 
 
+def write_files(folder, config, weights, name='model.safetensors'):
+  """Writes config.json and weights into a folder; returns it."""
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / 'config.json').write_text(json.dumps(config))
+  safetensors.numpy.save_file(weights, folder / name)
+  return folder
+
+
 def write(
   folder: pathlib.Path,
   layout: Layout,
@@ -212,12 +220,8 @@ def write(
   **changes: Any,
 ) -> pathlib.Path:
   """Writes a directory as it would be published; returns it."""
-  folder.mkdir(parents=True, exist_ok=True)
-  config = layout.config() | changes
-  (folder / 'config.json').write_text(json.dumps(config))
   weights = tensors(layout) if weights is None else weights
-  safetensors.numpy.save_file(weights, folder / 'model.safetensors')
-  return folder
+  return write_files(folder, layout.config() | changes, weights)
 
 
 class Restated:

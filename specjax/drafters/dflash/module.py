@@ -388,7 +388,7 @@ class DFlash(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class Head(modules.ModuleHead):
   """A head for a target, as pure functions of `Params`."""
 
   target: Model
@@ -447,20 +447,17 @@ class Head:
 
   def read(self, params, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""
-    own = {'params': params.drafter}
-    made = self.module.apply(own, hidden, positions, method=DFlash.read)
-    return tuple(made)
+    return tuple(self.own(params, hidden, positions, method=DFlash.read))
 
   def forward(self, params, x, *attention):
     """Returns the input of the output layer, see `DFlash.__call__`."""
-    return self.module.apply({'params': params.drafter}, x, *attention)
+    return self.own(params, x, *attention)
 
   def logits(self, params, made):
     """Logits [..., V] of what `forward` made."""
     if not self.sizes.own_unembedding:
       return self.target.head(params.target, made)
-    own = {'params': params.drafter}
-    return self.module.apply(own, made, method=DFlash.head)
+    return self.own(params, made, method=DFlash.head)
 
   def places(self, params, made) -> Places:
     """Places of rows [..., rows, E] that `forward` made."""
@@ -471,8 +468,7 @@ class Head:
     """Returns places with the products that `correct` needs of a block."""
     if not self.sizes.in_turn:
       return places
-    own = {'params': params.drafter}
-    return self.module.apply(own, places, method=DFlash.prepare)
+    return self.own(params, places, method=DFlash.prepare)
 
   def state(self, shape: tuple[int, ...], dtype):
     """What `correct` is given for the first place after tokens [*shape]."""
@@ -492,12 +488,11 @@ class Head:
     """
     if not self.sizes.in_turn:
       return Corrected(place.logits, state), None
-    own, embedded = {'params': params.drafter}, None
+    embedded = None
     if self.sizes.correction == 'gru':
       embedded = embed(self._table(params), tokens)
-    return self.module.apply(
-      own, place, tokens, embedded, state, method=DFlash.correct
-    )
+    said = place, tokens, embedded, state
+    return self.own(params, *said, method=DFlash.correct)
 
   def say(self, params, tokens, positions, cache, used, rows: int) -> Places:
     """The places [B, rows - 1] behind tokens [B]; [B, rows] of an anchored one.
@@ -553,10 +548,6 @@ class Head:
       length,
     )
     return self.places(params, made.reshape(batch, count, rows, -1))
-
-  def shapes(self):
-    """Shapes of the weights."""
-    return overrides.shapes_of(self)
 
 
 KIND = Kind(

@@ -33,7 +33,6 @@ from specjax.checkpoints.families.table import (
   scale,
 )
 from specjax.checkpoints.families.values import attribute
-from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.dflash import module
 from specjax.drafters.dflash.corrections import MARKOV
 from specjax.drafters.dflash.module import KIND
@@ -131,16 +130,16 @@ def _check_name(files: Files, name: str) -> None:
     value = _attribute(files, field)
     named |= value is not None
     if value not in (None, kind):
-      raise CheckpointError(
-        f'{files.directory}: config.json has {field} = {value!r}, but its '
-        f'tensors are those of {name}: copy the config.json that is theirs'
+      files.refuse(
+        f'config.json has {field} = {value!r}, but its tensors are those of '
+        f'{name}: copy the config.json that is theirs'
       )
   known = str(files.attributes.get('architectures')).lower()
   if name in _MARKS and not named and kind not in known:
-    raise CheckpointError(
-      f'{files.directory}: config.json has no projector_type, and its tensor '
-      f'{_MARKS[name]} is of {name}: add projector_type = {kind!r} to '
-      'dflash_config if it is such a head'
+    files.refuse(
+      f'config.json has no projector_type, and its tensor {_MARKS[name]} is of '
+      f'{name}: add projector_type = {kind!r} to dflash_config if it is such a '
+      'head'
     )
 
 
@@ -149,9 +148,8 @@ def _check_plain(files: Files) -> None:
   for name, plain in _PLAIN.items():
     value = _attribute(files, name)
     if value not in plain:
-      raise CheckpointError(
-        f'{files.directory}: config.json has {name} = {value!r}, which no '
-        'DFlash head here has'
+      files.refuse(
+        f'config.json has {name} = {value!r}, which no DFlash head here has'
       )
 
 
@@ -163,9 +161,8 @@ def _taps(files: Files, inputs: int, width: int) -> tuple[int, ...]:
     name, first = _AUTHORS, 0
     ids = _attribute(files, name)
   if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-    raise CheckpointError(
-      f'{files.directory}: config.json: {name} {ids}: a list of layers of the '
-      'target is needed'
+    files.refuse(
+      f'config.json: {name} {ids}: a list of layers of the target is needed'
     )
   return files.read_taps(name, ids, first, inputs / width)
 
@@ -175,9 +172,9 @@ def _number(files: Files, name: str, least: int, bound: int | None = None):
   good = type(value) is int and value >= least
   if not good or (bound is not None and value >= bound):
     more = '' if bound is None else f' and below {bound}'
-    raise CheckpointError(
-      f'{files.directory}: config.json: {name} must be a whole number of at '
-      f'least {least}{more}, got {value!r}'
+    files.refuse(
+      f'config.json: {name} must be a whole number of at least {least}{more}, '
+      f'got {value!r}'
     )
   return value
 
@@ -186,9 +183,9 @@ def _agreed(files: Files, field: str, tensor: str, axis: int) -> int:
   """A size of a matrix, which config.json may not contradict."""
   size = files.shape(tensor, 2)[axis]
   if (value := _attribute(files, field)) not in (None, size):
-    raise CheckpointError(
-      f'{files.directory}: tensor {tensor} has shape '
-      f'{files.tensors[tensor].shape}, and config.json {field} = {value!r}'
+    files.refuse(
+      f'tensor {tensor} has shape {files.tensors[tensor].shape}, and '
+      f'config.json {field} = {value!r}'
     )
   return size
 
@@ -202,9 +199,9 @@ def _body(files: Files, layers: int, width: int) -> dict[str, Any]:
     group = _number(files, 'conv_group_size', 1)
     rows = files.shape(f'{conv}.kernel_projection.weight', 2)[0]
     if rows * group != 2 * taps * width:
-      raise CheckpointError(
-        f'{files.directory}: tensor {conv}.kernel_projection.weight has {rows} '
-        f'rows, and conv_group_size = {group} of config.json makes it '
+      files.refuse(
+        f'tensor {conv}.kernel_projection.weight has {rows} rows, and '
+        f'conv_group_size = {group} of config.json makes it '
         f'{2 * taps * width / group:g}'
       )
     found |= {'conv': taps, 'conv_group': group}
@@ -214,17 +211,17 @@ def _body(files: Files, layers: int, width: int) -> dict[str, Any]:
   if any(slides):
     window = files.layer.get('sliding_window')
     if type(window) is not int or window < 1 or len(slides) != layers:
-      raise CheckpointError(
-        f'{files.directory}: config.json: layers with sliding attention need '
-        f'sliding_window and {layers} layer_types, got {window!r} and {kinds}'
+      files.refuse(
+        'config.json: layers with sliding attention need sliding_window and '
+        f'{layers} layer_types, got {window!r} and {kinds}'
       )
     found['windows'] = tuple(window if x else None for x in slides)
     if causal is None:
       causal = not _attribute(files, 'sliding_window_non_causal')
     if causal and _attribute(files, 'is_causal') and not all(slides):
-      raise CheckpointError(
-        f'{files.directory}: config.json has is_causal = true and some layers '
-        'with sliding attention, which no DFlash head here has'
+      files.refuse(
+        'config.json has is_causal = true and some layers with sliding '
+        'attention, which no DFlash head here has'
       )
   return found | {'causal': bool(causal)}
 
@@ -258,9 +255,9 @@ def _correction(files: Files, name: str, width: int) -> dict[str, Any]:
   kind = {'vanilla': 'markov'}.get(named, named)
   here = [x for x, gate in _GATE.items() if f'{gate}.weight' in files.tensors]
   if [kind] != (here or ['markov']):
-    raise CheckpointError(
-      f'{files.directory}: config.json has markov_head_type = {named!r}, but '
-      f'its tensors are those of {here or "vanilla"}'
+    files.refuse(
+      f'config.json has markov_head_type = {named!r}, but its tensors are '
+      f'those of {here or "vanilla"}'
     )
   rank = _agreed(files, 'markov_rank', _MARKS[name], 1)
   found |= {'correction': kind, 'rank': rank}

@@ -28,7 +28,6 @@ from specjax.checkpoints.families.table import (
   linear,
   scale,
 )
-from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.eagle import module
 from specjax.drafters.eagle.module import KIND, PAIR, Head
 from specjax.drafters.heads import formats, speculators
@@ -109,10 +108,10 @@ def _claimed(attributes: dict[str, Any]) -> tuple[int, str] | None:
 def _check_claim(files: Files, version: int) -> None:
   claimed = _claimed(files.attributes)
   if claimed is not None and claimed[0] != version:
-    raise CheckpointError(
-      f'{files.directory}: config.json calls it version {claimed[0]} of EAGLE '
-      f'({claimed[1]}), but its tensors are those of version {version}: copy '
-      'the config.json that belongs to them'
+    files.refuse(
+      f'config.json calls it version {claimed[0]} of EAGLE ({claimed[1]}), but '
+      f'its tensors are those of version {version}: copy the config.json that '
+      'belongs to them'
     )
 
 
@@ -144,9 +143,8 @@ def _read_layer(files: Files, width: int, prefix: str) -> dict[str, Any]:
   )
   fields = files.read_layers(rest, width, module.ACTIVATIONS, *rows)
   if 'sliding_attention' in (rest.get('layer_types') or ()):
-    raise CheckpointError(
-      f'{files.directory}: config.json has a layer with sliding attention, '
-      'which no head here has'
+    files.refuse(
+      'config.json has a layer with sliding attention, which no head here has'
     )
   return fields
 
@@ -158,8 +156,8 @@ def _flag(files: Files, name: str, tensor: str = '') -> bool:
     return bool(value)
   here = tensor in files.tensors
   if value is not None and bool(value) != here:
-    raise CheckpointError(
-      f'{files.directory}: config.json has {name} = {value}, but {tensor} is '
+    files.refuse(
+      f'config.json has {name} = {value}, but {tensor} is '
       f'{"" if here else "not "}among the tensors'
     )
   return here
@@ -186,18 +184,18 @@ def _mask_token(files: Files, vocab: int) -> int | None:
   if not here and not masked:
     return None
   if not here:
-    raise CheckpointError(
-      f'{files.directory}: config.json is of P-EAGLE, but {_MASK} is not among '
-      'the tensors: copy the config.json that belongs to them'
+    files.refuse(
+      f'config.json is of P-EAGLE, but {_MASK} is not among the tensors: copy '
+      'the config.json that belongs to them'
     )
   for name in _MASK_TOKENS:
     token = files.take(name, values.index, None)
     if token is not None:
       break
   if token is None or token >= vocab:
-    raise CheckpointError(
-      f'{files.directory}: config.json must name the token of {_MASK} as '
-      f'{_MASK_TOKENS[0]}, one of the {vocab} of the target; got {token}'
+    files.refuse(
+      f'config.json must name the token of {_MASK} as {_MASK_TOKENS[0]}, one '
+      f'of the {vocab} of the target; got {token}'
     )
   return token
 
@@ -222,9 +220,9 @@ def _describe(files: Files, name: str, version: int, **options: Any) -> Found:
     # Where only the tensors know how wide the target is, it is as wide.
     features = files.take('target_hidden_size', values.size, width)
     if inputs % features:
-      raise CheckpointError(
-        f'{files.directory}: fc reads {inputs} numbers, no multiple of the '
-        f'width of the target, {features}'
+      files.refuse(
+        f'fc reads {inputs} numbers, no multiple of the width of the target, '
+        f'{features}'
       )
     options['taps'] = _taps(files, inputs // features)
     options['norms'] = _norms(files)
@@ -277,9 +275,8 @@ def _norms(files: Files) -> tuple[str, ...]:
 
 def _first(files: Files, name: str) -> Found:
   if files.attributes.get('layernorms'):
-    raise CheckpointError(
-      f'{files.directory}: config.json has layernorms, which no published head '
-      'of version 1 has'
+    files.refuse(
+      'config.json has layernorms, which no published head of version 1 has'
     )
   return _describe(files, name, 1, norms=(), projects=False)
 

@@ -5,7 +5,7 @@ import math
 import pathlib
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import flax.traverse_util
 import jax.numpy as jnp
@@ -88,6 +88,10 @@ class Files(NamedTuple):
   tensors: Mapping[str, Tensor]
   target: TransformerConfig
 
+  def refuse(self, why: str) -> NoReturn:
+    """Raises a CheckpointError that names the directory."""
+    raise CheckpointError(f'{self.directory}: {why}')
+
   def take(
     self, name: str, decode: Callable[[Any], Any], default: Any, *inside: str
   ) -> Any:
@@ -129,12 +133,12 @@ class Files(NamedTuple):
       CheckpointError: it is missing, or has other axes.
     """
     if name not in self.tensors:
-      raise CheckpointError(f'{self.directory}: tensor {name} is missing')
+      self.refuse(f'tensor {name} is missing')
     shape = self.tensors[name].shape
     if len(shape) != axes:
-      raise CheckpointError(
-        f'{self.directory}: tensor {name} has shape {shape} where {axes} axes '
-        'are expected; it is damaged, or of another head'
+      self.refuse(
+        f'tensor {name} has shape {shape} where {axes} axes are expected; it '
+        'is damaged, or of another head'
       )
     return shape
 
@@ -370,15 +374,15 @@ def options(files: Files, vocab: int) -> dict[str, Any]:
   if count == vocab:
     return made
   if 'd2t' not in tensors:
-    raise CheckpointError(
-      f'{files.directory}: lm_head has {count} of {vocab} tokens, and d2t, '
-      'which says of which, is missing'
+    files.refuse(
+      f'lm_head has {count} of {vocab} tokens, and d2t, which says of which, '
+      'is missing'
     )
   for name, size in (('d2t', count), ('t2d', vocab)):
     if name in tensors and tensors[name].shape != (size,):
-      raise CheckpointError(
-        f'{files.directory}: {name} has shape {tensors[name].shape}, and '
-        f'lm_head {count} of {vocab} tokens: they are of different heads'
+      files.refuse(
+        f'{name} has shape {tensors[name].shape}, and lm_head {count} of '
+        f'{vocab} tokens: they are of different heads'
       )
   return made | {'draft_vocab': count}
 

@@ -9,7 +9,6 @@ that of the heads that are used.
 import re
 
 from specjax.checkpoints.families.table import LINEAR, Tensors, TensorSplit
-from specjax.checkpoints.files import CheckpointError
 from specjax.drafters.heads.formats import Files, Format, Found, text
 from specjax.drafters.medusa.module import KIND
 
@@ -32,9 +31,8 @@ def _describe(files: Files, name: str, linear: str, output: str) -> Found:
   tensors = files.tensors
   deep = [name for name in tensors if _LATER.match(name)]
   if deep:
-    raise CheckpointError(
-      f'{files.directory}: {deep[0]} is of a second residual block, and heads '
-      'here have one'
+    files.refuse(
+      f'{deep[0]} is of a second residual block, and heads here have one'
     )
   count = 0
   while f'{linear}.weight'.format(count) in tensors:
@@ -70,9 +68,9 @@ def _vocabulary(files: Files, output: str) -> int:
   said = files.attributes.get('vocab_size')
   if type(said) is int:
     return said
-  raise CheckpointError(
-    f'{files.directory}: it has no output layers, and its config.json no '
-    'vocab_size: nothing says for which vocabulary it is'
+  files.refuse(
+    'it has no output layers, and its config.json no vocab_size: nothing says '
+    'for which vocabulary it is'
   )
 
 
