@@ -187,6 +187,31 @@ def opened(spec, params, rows, logprobs, *stages):
   return held, kinds.values
 
 
+def test_requests_that_come_and_go_have_their_own(float64):
+  """Rows are refilled, one request is cancelled, and steps are uneven."""
+  random = np.random.default_rng(0)
+  held, values_of = opened(SPECS['plain'], params_of(), 2, 3, 'top_k')
+  asked, found = {}, {}
+  for number in range(7):
+    prompt = random.integers(0, 9, 1 + 3 * number).tolist()
+    values = values_of(temperature=number / 4, top_k=6)
+    key, new = generate.row_keys(0, [number]), 3 + 3 * number
+    asked[held.submit(pool.Request(prompt, new, key, values))] = prompt
+  for turn in range(99):
+    for one in held.turn(steps=1 + turn % 3):
+      assert len(one.tokens) == len(one.logprobs)
+      assert not one.origins
+      mine = found.setdefault(one.id, ([], []))
+      mine[0].extend(one.tokens)
+      mine[1].extend(one.logprobs)
+    if turn == 1:
+      held.cancel(max(found))
+  assert not held.live + held.waiting
+  for number, (text, logprobs) in found.items():
+    check(asked[number], text, logprobs, 3, 1e-6)
+  assert sum(len(text) for text, _ in found.values()) > 40
+
+
 @pytest.mark.slow
 def test_tokens_that_a_constraint_forces_have_the_chance_they_had(float64):
   """The target's own: not that of the only token that may come."""

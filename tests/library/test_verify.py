@@ -492,3 +492,33 @@ def test_simulated_acceptance():
   assert not rule.lossless
   # One object per rate: a new one would compile a new program.
   assert verify.simulated(0.25) is rule
+
+
+def test_chance_of_a_first_token():
+  """Summed over all drafts it is sum(min(p / l, q)), and for two candidates
+  what recursive rejection leaves to the second one."""
+  p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
+
+  def mean(rule, tokens, parents):
+    batch, count = tokens.shape
+    draft = Draft(
+      tokens,
+      np.broadcast_to(parents, tokens.shape),
+      np.full(batch, count),
+      np.broadcast_to(np.float32(q), (batch, count, 3)),
+    )
+    rows = np.tile(np.float32(p), (count + 1, 1))
+    chance = jax.jit(jax.vmap(verify.chance(rule), (0, None)))
+    chances = np.asarray(chance(draft, Scores(rows, np.log(rows))))
+    return float(chances @ q[tokens].prod(1))
+
+  singles = np.arange(3)[:, None]
+  assert mean(verify.token, singles, [0]) == pytest.approx(0.6)
+  lenient = np.minimum(p / 0.5, q).sum()
+  assert mean(verify.lenience(0.5), singles, [0]) == pytest.approx(lenient)
+  pairs = np.stack(np.divmod(np.arange(9), 3), 1)
+  left = np.maximum(p - q, 0) / 0.4
+  second = 0.6 + 0.4 * np.minimum(left, q).sum()
+  assert mean(verify.recursive, pairs, [0, 0]) == pytest.approx(second)
+  # Below the first token nothing is a first token.
+  assert mean(verify.token, pairs, [0, 1]) == pytest.approx(0.6)
