@@ -117,7 +117,7 @@ class Assistant(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Head(modules.ModuleHead):
+class Head:
   """An assistant of a target, as pure functions of `Params`.
 
   Raises:
@@ -170,6 +170,10 @@ class Head(modules.ModuleHead):
     read = [cache[i] for i in self.sources]
     return nn.unbox(self.module.init(key, x, at, read, at[0])['params'])
 
+  def shapes(self) -> Any:
+    """Returns the shapes of the weights."""
+    return overrides.shapes_of(self)
+
   def feature(self, params, raw):
     """Features [..., E] as the assistant reads those of the target."""
     if not self.reading.normed:
@@ -184,8 +188,8 @@ class Head(modules.ModuleHead):
       x *= jnp.asarray(t.embedding_scale, x.dtype)
     at = jnp.broadcast_to(used[:, None] + self.reading.ahead, tokens.shape)
     made: Any
-    logits, made = self.own(
-      params,
+    logits, made = self.module.apply(
+      {'params': params.drafter},
       jnp.concatenate([x, features.astype(x.dtype)], -1),
       at,
       [ctx.cache[i] for i in self.sources],

@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling
-from specjax.drafters.shapes import (
-  chain,
-  dynamic_tree,
-  parallel,
-  shape,
-  static_tree,
-)
+from specjax.drafters.shapes import chain, dynamic_tree, shape, static_tree
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.loop import generate
 from specjax.types import Context, Verdict
@@ -143,23 +137,6 @@ def test_every_node_is_drawn_from_the_law_of_its_own_text(drafted):
         q[seen.setdefault(above, [])] = 0
         seen[above].append(path[-1])
       np.testing.assert_allclose(draft.probs[row, node], q / q.sum(), atol=1e-5)
-
-
-def test_a_wide_beam_keeps_the_most_likely_beginnings():
-  """Of places that are said at once, as in DDTree."""
-  logits = 2 * np.random.default_rng(1).normal(size=(4, DEPTH, 9))
-  block = parallel.Block(jnp.asarray(logits, jnp.float32))
-
-  def start(params, kept, block, ctx):
-    return parallel.begin(block)
-
-  walker = Walker(lambda *_: ((), block), start, parallel.feed, None)
-  drafter = dynamic_tree.make(walker, DEPTH, 8, 8)
-  _, draft, *_ = propose(drafter, sampling.make(4, [0.0, 0.5, 1.0, 2.0]))
-  assert draft.probs is None  # Tokens are chosen.
-  for row in range(4):
-    best = papers_in_numpy.best_first(logits[row], 8)
-    assert {*papers_in_numpy.paths(draft, row)} == {(), *best}
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ class DFlash(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Head(modules.ModuleHead):
+class Head:
   """A head for a target, as pure functions of `Params`."""
 
   target: Model
@@ -447,17 +447,20 @@ class Head(modules.ModuleHead):
 
   def read(self, params, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""
-    return tuple(self.own(params, hidden, positions, method=DFlash.read))
+    own = {'params': params.drafter}
+    made = self.module.apply(own, hidden, positions, method=DFlash.read)
+    return tuple(made)
 
   def forward(self, params, x, *attention):
     """Returns the input of the output layer, see `DFlash.__call__`."""
-    return self.own(params, x, *attention)
+    return self.module.apply({'params': params.drafter}, x, *attention)
 
   def logits(self, params, made):
     """Logits [..., V] of what `forward` made."""
     if not self.sizes.own_unembedding:
       return self.target.head(params.target, made)
-    return self.own(params, made, method=DFlash.head)
+    own = {'params': params.drafter}
+    return self.module.apply(own, made, method=DFlash.head)
 
   def places(self, params, made) -> Places:
     """Places of rows [..., rows, E] that `forward` made."""
@@ -468,7 +471,8 @@ class Head(modules.ModuleHead):
     """Returns places with the products that `correct` needs of a block."""
     if not self.sizes.in_turn:
       return places
-    return self.own(params, places, method=DFlash.prepare)
+    own = {'params': params.drafter}
+    return self.module.apply(own, places, method=DFlash.prepare)
 
   def state(self, shape: tuple[int, ...], dtype):
     """What `correct` is given for the first place after tokens [*shape]."""
@@ -488,11 +492,12 @@ class Head(modules.ModuleHead):
     """
     if not self.sizes.in_turn:
       return Corrected(place.logits, state), None
-    embedded = None
+    own, embedded = {'params': params.drafter}, None
     if self.sizes.correction == 'gru':
       embedded = embed(self._table(params), tokens)
-    said = place, tokens, embedded, state
-    return self.own(params, *said, method=DFlash.correct)
+    return self.module.apply(
+      own, place, tokens, embedded, state, method=DFlash.correct
+    )
 
   def say(self, params, tokens, positions, cache, used, rows: int) -> Places:
     """The places [B, rows - 1] behind tokens [B]; [B, rows] of an anchored one.
@@ -548,6 +553,10 @@ class Head(modules.ModuleHead):
       length,
     )
     return self.places(params, made.reshape(batch, count, rows, -1))
+
+  def shapes(self):
+    """Shapes of the weights."""
+    return overrides.shapes_of(self)
 
 
 KIND = Kind(

@@ -333,7 +333,7 @@ class Eagle(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Head(modules.ModuleHead):
+class Head:
   """A head for a target, as pure functions of `Params`.
 
   Attributes:
@@ -394,9 +394,12 @@ class Head(modules.ModuleHead):
     )
     return nn.meta.unbox(made['params'])
 
+  def _own(self, params, *args, method):
+    return self.module.apply({'params': params.drafter}, *args, method=method)
+
   def embed(self, params, tokens):
     if self.sizes.own_embedding:
-      return self.own(params, tokens, method=Eagle.embed)
+      return self._own(params, tokens, method=Eagle.embed)
     return embed(params.target['embedding'], tokens)
 
   def read(self, params, hidden):
@@ -405,7 +408,7 @@ class Head(modules.ModuleHead):
       last = hidden[..., 0, :]
       norm = self.sizes.final_norm
       return self.target.norm(params.target, last) if norm else last
-    return self.own(params, hidden, method=Eagle.read)
+    return self._own(params, hidden, method=Eagle.read)
 
   def read_text(self, params, ctx, hidden):
     """The cache of the pairs of a text, and features [B, F] after the last.
@@ -439,7 +442,7 @@ class Head(modules.ModuleHead):
 
   def read_mask(self, params):
     """The feature [F] of a mask."""
-    return self.own(params, method=Eagle.read_mask)
+    return self._own(params, method=Eagle.read_mask)
 
   def forward(self, params, tokens, features, *attention):
     """Features [B, T, F] one place further, and the flight.
@@ -451,12 +454,12 @@ class Head(modules.ModuleHead):
       *attention: as of `Eagle`, from the positions on.
     """
     tokens = self.embed(params, tokens)
-    return self.own(params, tokens, features, *attention)
+    return self._own(params, tokens, features, *attention, method=None)
 
   def logits(self, params, features):
     if self.sizes.own_unembedding:
-      return self.own(params, features, method=Eagle.head)
-    features = self.own(params, features, method=Eagle.last)
+      return self._own(params, features, method=Eagle.head)
+    features = self._own(params, features, method=Eagle.last)
     return self.target.head(params.target, features)
 
   def learned(self, params, logits):
@@ -472,7 +475,7 @@ class Head(modules.ModuleHead):
     kept = ids(params.drafter['places'], self.sizes.draft_vocab)
     some = logits[..., kept]
     share = jnp.exp(logsumexp(some, -1) - logsumexp(logits, -1))
-    return some, share, functools.partial(self.own, params, method=Eagle.few)
+    return some, share, functools.partial(self._own, params, method=Eagle.few)
 
   def unroll(self, params, tokens, hidden, steps: int) -> list[jax.Array]:
     """Features [B, T-1, F] of each step of the training-time test.
@@ -506,6 +509,10 @@ class Head(modules.ModuleHead):
       made.append(features)
       features = jnp.roll(features, 1, 1)
     return made
+
+  def shapes(self):
+    """Shapes of the weights."""
+    return overrides.shapes_of(self)
 
 
 KIND = Kind(

@@ -42,19 +42,6 @@ def layer_config(
   return TransformerConfig(**given)
 
 
-class ModuleHead:
-  """What heads have in common that are a `module` of flax."""
-
-  def own(self: Any, params, *args, method: Any = None) -> Any:
-    """Calls the module, or a method of it, with the head's own weights."""
-    own = {'params': params.drafter}
-    return self.module.apply(own, *args, method=method)
-
-  def shapes(self) -> Any:
-    """Shapes of the weights."""
-    return overrides.shapes_of(self)
-
-
 class Read(NamedTuple):
   """A head that was read.
 
