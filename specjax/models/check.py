@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees
+from specjax.errors import first_line
 from specjax.models import cache as caches
 from specjax.models import own, prefill, transformer
 from specjax.models.cache import OwnCache
@@ -157,9 +158,9 @@ def _check_shapes(it: _Checked) -> None:
   try:
     out = jax.eval_shape(feed, it.params)
   except Exception as error:  # Other code may raise anything.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise ValueError(
-      f'model: forward fails ({type(error).__name__}: {reason}); are these '
+      f'model: forward fails ({type(error).__name__}: {first_line(error)}); '
+      'are these '
       'params of this model, and its functions those of specjax.Model or of '
       'specjax.adapt?'
     ) from error
