@@ -26,7 +26,7 @@ if TYPE_CHECKING:
   from specjax.api.request import Request as Request
   from specjax.api.streaming import Piece as Piece
   from specjax.api.streaming import stream as stream
-  from specjax.checkpoints.from_tree import from_pytree as from_pytree
+  from specjax.checkpoints.loading import from_pytree as from_pytree
   from specjax.models.check import check_model as check_model
   from specjax.models.own import Sizes as Sizes
   from specjax.models.own import adapt as adapt
@@ -52,7 +52,7 @@ _MODULES = {
   'Request': 'api.request',
   'Piece': 'api.streaming',
   'stream': 'api.streaming',
-  'from_pytree': 'checkpoints.from_tree',
+  'from_pytree': 'checkpoints.loading',
   'adapt': 'models.own',
   'check_model': 'models.check',
   'Model': 'models.transformer',

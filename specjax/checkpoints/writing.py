@@ -23,6 +23,7 @@ from specjax.checkpoints.files import (
   CheckpointError,
   shorten,
 )
+from specjax.errors import blame
 from specjax.models import linear, low_bits
 from specjax.models.transformer import Model
 
@@ -71,12 +72,10 @@ def save(
       f'{directory}: cannot save as {dtype.name}; choose one of '
       f'{", ".join(_SAVED_DTYPES)}'
     )
-  try:
+  with blame(f'{directory}: ', CheckpointError):
     family, own = conversion.write_attributes(
       FAMILIES, model.config, attributes or {}
     )
-  except ValueError as error:
-    raise CheckpointError(f'{directory}: {error}') from error
   _check_vocabulary(directory, model, tokenizer)
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)

@@ -337,14 +337,10 @@ class Layer(nn.Module):
 
   def _rotation(self):
     c = self.config
-    local = c.local_rope_theta is not None
-    if local and c.window(self.index) is not None:
-      frequency, amplitude = (
-        rotary.frequencies(c.local_rope_theta, c.turned),
-        1.0,
-      )
-    elif c.rope_scaling is None:
-      frequency, amplitude = rotary.frequencies(c.rope_theta, c.turned), 1.0
+    local = c.local_rope_theta is not None and c.window(self.index) is not None
+    if local or c.rope_scaling is None:
+      theta = c.local_rope_theta if local else c.rope_theta
+      frequency, amplitude = rotary.frequencies(theta, c.turned), 1.0
     else:
       scaling = c.rope_scaling
       frequency, amplitude = scaling(c.rope_theta, c.turned, c.max_positions)

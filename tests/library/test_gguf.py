@@ -21,10 +21,10 @@ import specjax
 from specjax import checkpoints
 from specjax.checkpoints import (
   CheckpointError,
-  from_tree,
   gguf_blocks,
   gguf_files,
   kept_weights,
+  loading,
   parameters,
 )
 from specjax.checkpoints.families import FAMILIES, conversion
@@ -387,7 +387,7 @@ def test_a_table_is_in_blocks_where_its_rows_come_out_even(rows):
 @pytest.mark.parametrize('untied', [(), ('unembedding',)])
 def test_a_table_is_rounded_where_it_is_the_output_layer(untied):
   keys = 'embedding', *untied
-  file = from_tree._Memory(dict.fromkeys(keys, np.ones((64, 64), np.float32)))
+  file = loading._Memory(dict.fromkeys(keys, np.ones((64, 64), np.float32)))
   tensors = {key: Tensor(file, None, key, (64, 64), 'F32') for key in keys}
   sources = {key: Tensors(KEEP, (key,)) for key in keys}
   shapes = {key: jax.ShapeDtypeStruct((64, 64), np.float32) for key in keys}

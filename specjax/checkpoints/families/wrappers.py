@@ -115,16 +115,20 @@ def text_attributes(
   return text
 
 
-def text_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
+def text_tensors(
+  attributes: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> dict[str, Any]:
   """Returns tensors by the names that the language model alone has for them.
 
-  Tensors of images are left out; what is neither keeps its name, and is then
-  refused.
+  Those of a language model are returned. Tensors of images are left out; what
+  is neither keeps its name, and is then refused.
 
     model.language_model.layers.0.mlp.up_proj.weight   5.x
     language_model.model.layers.0.mlp.up_proj.weight   4.x
                    model.layers.0.mlp.up_proj.weight   here
   """
+  if not is_wrapper(attributes):
+    return dict(tensors)
   named = {}
   for name, tensor in tensors.items():
     if name.removeprefix('model.').startswith(_IMAGES):
