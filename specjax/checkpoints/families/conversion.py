@@ -45,7 +45,7 @@ def read_attributes(
     )
   family = families[kind]
   rest = dict(attributes)
-  _take_architecture(rest, family)
+  wrappers.take_architecture(rest, family.architecture)
   fields = dict(family.fixed)
   for row in family.rows:
     fields |= row(rest, fields)
@@ -58,23 +58,8 @@ def read_attributes(
       raise ValueError(
         f'unsupported config attribute {name} = {given!r}; only {value!r} is'
       )
-  unknown = sorted(rest.keys() - family.harmless - HARMLESS)
-  if unknown:
-    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
-    raise ValueError(
-      f'unsupported config attribute {listed}; remove it if it does not '
-      'change the logits'
-    )
+  wrappers.refuse_unknown(rest, family.harmless | HARMLESS, 'the logits')
   return family, limit_length(TransformerConfig(**fields), max_length)
-
-
-def _take_architecture(rest, family):
-  given = rest.pop('architectures', None)
-  if given is not None and given != [family.architecture]:
-    raise ValueError(
-      f'architectures = {given!r}; only [{family.architecture!r}] has the '
-      'head of a language model'
-    )
 
 
 def limit_length(

@@ -29,6 +29,7 @@ from specjax.checkpoints.families.table import (
   scale,
 )
 from specjax.checkpoints.families.values import attribute, take
+from specjax.errors import blame
 
 _LAYER = 'model.layers.{}.'
 _TRAINING = frozenset(
@@ -200,11 +201,9 @@ def _read_growing(rest, known):
   inner = dict(inner)
   inner.pop('max_position_embeddings', None)
   original = 'original_max_position_embeddings'
-  try:
+  with blame(f'{name}: '):
     rate = take(inner, _GROWTH, values.number)
     each = take(dict(inner), original, values.size)
-  except ValueError as error:
-    raise ValueError(f'{name}: {error}') from None
   if inner.get('rope_type', inner.get('type', 'default')) == 'default':
     del inner[original]
   fields = _ROPE(rest | {name: inner}, known)

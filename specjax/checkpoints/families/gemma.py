@@ -224,15 +224,9 @@ def _read_experts(rest, known):
   return {'experts': Experts(**sizes, beside=True)}
 
 
-def _read_sight(rest, known):
-  # Tokens of images alone see later ones.
-  sees = rest.pop('use_bidirectional_attention', None)
-  if sees not in (None, 'vision'):
-    raise ValueError(
-      f'unsupported config attribute use_bidirectional_attention = {sees!r}; '
-      "expected null or 'vision'"
-    )
-  return {}
+def _sight(value):
+  if value != 'vision':  # Tokens of images alone see later ones.
+    raise ValueError("null or 'vision'")
 
 
 _TWO_BASES = rope.two_bases_row(
@@ -273,7 +267,7 @@ GEMMA4 = like(
       _read_sharing,
       _read_inputs,
       _read_experts,
-      _read_sight,
+      attribute('use_bidirectional_attention', (), _sight, None),
     ),
     vocab_size=262144,
     hidden_size=2304,

@@ -24,15 +24,8 @@ from specjax.checkpoints.families.values import attribute, derive, take
 HEADS = TensorSplit(lambda x: (x,), 3)
 _NORMS = {'layer_norm': True, 'gated': False}
 _MASKS = ('.attn.bias', '.attn.masked_bias')
-_SUMMARY = frozenset(
-  {
-    'summary_activation',
-    'summary_first_dropout',
-    'summary_proj_to_labels',
-    'summary_type',
-    'summary_use_proj',
-  }
-)
+_WORDS = 'activation first_dropout proj_to_labels type use_proj'
+_SUMMARY = frozenset(f'summary_{word}' for word in _WORDS.split())
 
 
 def mlp_width_row(name: str) -> Row:
@@ -201,13 +194,8 @@ _OPT_QKV = tuple(_OPT_LAYER + f'self_attn.{x}_proj' for x in 'qkv')
 
 
 def _read_projection(rest, known):
-  width = known['width']
-  size = take(rest, 'word_embed_proj_dim', values.size, width)
-  if size != width:
-    raise ValueError(
-      f'unsupported config attribute word_embed_proj_dim = {size}; only '
-      f'hidden_size = {width} is'
-    )
+  name, width = 'word_embed_proj_dim', known['width']
+  values.agree(name, take(rest, name, values.size, width), width)
   return {}
 
 

@@ -14,6 +14,7 @@ from specjax.checkpoints.families.table import (
   TensorSplit,
 )
 from specjax.checkpoints.families.values import attribute, derive, take
+from specjax.errors import blame
 from specjax.models.config import Encoder, Relative, TransformerConfig
 
 # Keys and values of the source, by key-value head: [G, 2, D].
@@ -40,13 +41,11 @@ def _read_relative(rest, known):
     take(rest, name, values.size, default)
     for name, default in zip(_RELATIVE, (32, 128), strict=True)
   )
-  try:
+  with blame(
+    f'unsupported config attributes {_RELATIVE[0]} = {buckets}, '
+    f'{_RELATIVE[1]} = {longest}: '
+  ):
     return {'relative': Relative(buckets, longest)}
-  except ValueError as error:
-    raise ValueError(
-      f'unsupported config attributes {_RELATIVE[0]} = {buckets}, '
-      f'{_RELATIVE[1]} = {longest}: {error}'
-    ) from None
 
 
 def _read_feed_forward(rest, known):

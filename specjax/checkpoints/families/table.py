@@ -212,6 +212,19 @@ def untransposed(split: TensorSplit) -> TensorSplit:
   return split._replace(transpose=False)
 
 
+def kept(before: str, names: Mapping[str, str]) -> dict[str, Tensors]:
+  """Returns sources of a layer's parameters that are tensors as they are.
+
+  Args:
+    before: the names of all tensors.
+    names: the rest of them, by parameter.
+  """
+  return {
+    f'layer{{}}/{ours}': Tensors(KEEP, (before + theirs,))
+    for ours, theirs in names.items()
+  }
+
+
 def scale(name: str, key: str) -> dict[str, Tensors]:
   """Returns the source of a norm without a bias."""
   return {f'{key}/scale': Tensors(KEEP, (f'{name}.weight',))}

@@ -68,6 +68,28 @@ def is_wrapper(attributes: Mapping[str, Any]) -> bool:
   return isinstance(kind, str) and kind in WRAPPERS
 
 
+def take_architecture(rest: dict[str, Any], architecture: str) -> None:
+  """Takes the class out of the attributes; raises unless it is this one."""
+  given = rest.pop('architectures', None)
+  if given is not None and given != [architecture]:
+    raise ValueError(
+      f'architectures = {given!r}; only [{architecture!r}] has the head of a '
+      'language model'
+    )
+
+
+def refuse_unknown(
+  rest: Mapping[str, Any], known: frozenset[str], what: str
+) -> None:
+  """Raises a ValueError if attributes are left that may change something."""
+  if unknown := sorted(rest.keys() - known):
+    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
+    raise ValueError(
+      f'unsupported config attribute {listed}; remove it if it does not '
+      f'change {what}'
+    )
+
+
 def text_attributes(
   attributes: Mapping[str, Any], harmless: frozenset[str]
 ) -> dict[str, Any]:
@@ -84,12 +106,7 @@ def text_attributes(
     return dict(attributes)
   rest = dict(attributes)
   architecture, kind = WRAPPERS[rest['model_type']]
-  given = rest.pop('architectures', None)
-  if given is not None and given != [architecture]:
-    raise ValueError(
-      f'architectures = {given!r}; only [{architecture!r}] has the head of a '
-      'language model'
-    )
+  take_architecture(rest, architecture)
   nested = rest.pop('text_config', None)
   if nested is None:  # The first files of Qwen have all in one place.
     nested = rest
@@ -105,13 +122,8 @@ def text_attributes(
   if tied is not None:
     text[TIED] = tied
   unread = {'is_encoder_decoder', 'vocab_size'}  # The text has its own.
-  unknown = sorted(rest.keys() - _OF_IMAGES - harmless - unread)
-  if unknown:
-    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
-    raise ValueError(
-      f'unsupported config attribute {listed}; remove it if it does not '
-      'change the logits of a text'
-    )
+  known = _OF_IMAGES | harmless | unread
+  refuse_unknown(rest, known, 'the logits of a text')
   return text
 
 
