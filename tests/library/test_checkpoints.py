@@ -1,7 +1,6 @@
 """Tests of checkpoints: what is loaded is the model, or it is an error."""
 
 import dataclasses
-import json
 
 import flax.linen as nn
 import jax
@@ -14,6 +13,12 @@ from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, files
 from specjax.checkpoints.families import FAMILIES, conversion, values
 from specjax.models import transformer
+from tests.support.directories import (
+  assert_same,
+  edit_config,
+  edit_tensors,
+  read_config,
+)
 
 CONFIG = transformer.TransformerConfig(
   vocab_size=11, width=8, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6,
@@ -36,30 +41,12 @@ def make(config=CONFIG):
   )
 
 
-def assert_same(a, b):
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 @pytest.fixture
 def saved(tmp_path):
   """A complete checkpoint in float32, to be damaged by a test."""
   path = tmp_path / 'model'
   checkpoints.save(path, *make(), dtype=jnp.float32)
   return path
-
-
-def edit_config(path, **changes):
-  file = path / 'config.json'
-  config = json.loads(file.read_text()) | changes
-  kept = {name: value for name, value in config.items() if value is not ...}
-  file.write_text(json.dumps(kept))
-
-
-def edit_tensors(path, change):
-  file = path / 'model.safetensors'
-  tensors = safetensors.numpy.load_file(file)
-  change(tensors)
-  safetensors.numpy.save_file(tensors, file)
 
 
 @pytest.mark.parametrize('config', [CONFIG, OTHER])
@@ -82,8 +69,7 @@ def test_round_trip_rounds_once(dtype, options, tmp_path):
   if dtype == 'float16':  # Safetensors has no other type for numpy.
     tensors = safetensors.numpy.load_file(tmp_path / 'a/model.safetensors')
     assert {t.dtype for t in tensors.values()} == {np.dtype(dtype)}
-  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
-  assert config['dtype'] == dtype
+  assert read_config(tmp_path / 'a')['dtype'] == dtype
   _, loaded = checkpoints.load(tmp_path / 'a')
   rounded = jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
   assert_same(loaded, rounded)
@@ -316,8 +302,7 @@ def test_eos_ids_come_from_the_first_file_that_has_them(saved):
 def test_save_writes_the_ends_it_is_given(eos, ids, tmp_path):
   checkpoints.save(tmp_path / 'a', *make(), eos=eos)
   assert checkpoints.eos_ids(tmp_path / 'a') == eos
-  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
-  assert config['eos_token_id'] == ids
+  assert read_config(tmp_path / 'a')['eos_token_id'] == ids
 
 
 def make_tokenizer(size):

@@ -5,8 +5,6 @@ import types
 from unittest import mock
 
 import huggingface_hub
-import jax
-import numpy as np
 import pytest
 from huggingface_hub import errors
 
@@ -14,6 +12,7 @@ import specjax
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError
 from tests.support import family_outputs, hub
+from tests.support.directories import assert_same, edit_config
 
 DESCRIBED = ('config.json',)
 WEIGHTS = 'model.safetensors'
@@ -29,10 +28,6 @@ def cache(tmp_path, monkeypatch):
   folder = tmp_path / 'cache'
   hub.use(folder, monkeypatch)
   return folder
-
-
-def assert_same(a, b):
-  jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_a_name_in_the_cache_is_its_directory(directory, cache):
@@ -121,9 +116,7 @@ def test_shapes_on_the_hub_are_checked_before_weights_are_fetched(
   file = (directory / WEIGHTS).read_bytes()
   header_bytes = 8 + int.from_bytes(file[:8], 'little')
   assert there.stored_bytes == here.stored_bytes - header_bytes
-  config = json.loads((snapshot / 'config.json').read_text())
-  config['hidden_size'] *= 2
-  (snapshot / 'config.json').write_text(json.dumps(config))
+  edit_config(snapshot, hidden_size=2 * here.model.config.width)
   with pytest.raises(CheckpointError, match='one of them is of another model'):
     checkpoints.describe('owner/model')
 

@@ -21,6 +21,7 @@ from specjax.drafters import plain
 from specjax.models import rotary
 from specjax.types import Params, Spec
 from tests.support import family_outputs, models, processes, tiny_families
+from tests.support.directories import assert_same, edit_config, edit_tensors
 
 INDEX = 'model.safetensors.index.json'
 
@@ -29,12 +30,6 @@ INDEX = 'model.safetensors.index.json'
 def directory(tmp_path):
   """A complete checkpoint, to be damaged by a test."""
   return family_outputs.load('llama').write(tmp_path / 'model')
-
-
-def rewrite(path, change):
-  file = path / 'model.safetensors'
-  tensors = change(safetensors.numpy.load_file(file))
-  safetensors.numpy.save_file(tensors, file)
 
 
 def shard(path, count=3):
@@ -49,10 +44,6 @@ def shard(path, count=3):
     places |= {key: name for key, _ in tensors[i::count]}
   (path / INDEX).write_text(json.dumps({'weight_map': places}))
   return places
-
-
-def assert_same(a, b):
-  jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_shards_are_the_whole(directory):
@@ -237,7 +228,7 @@ def test_unsupported_values_are_named(name, changes, message):
 def test_tensors_may_have_other_names(name, rename, more, tmp_path):
   path = family_outputs.load(name).write(tmp_path / 'model')
   _, expected = checkpoints.load(path)
-  rewrite(path, lambda x: {rename(n): w for n, w in x.items()} | more)
+  edit_tensors(path, lambda x: {rename(n): w for n, w in x.items()} | more)
   assert_same(checkpoints.load(path)[1], expected)
 
 
@@ -269,17 +260,19 @@ def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
     named['vision_tower.embeddings.weight'] = np.ones(3, np.float32)
     return named if tied else named | {f'{before}lm_head.weight': head}
 
-  rewrite(path, change)
+  edit_tensors(path, change)
   model, params = checkpoints.load(path)
   if tied:
     del expected['unembedding']
   assert model.config == dataclasses.replace(text.config, tied_embeddings=tied)
   assert_same(params, expected)
   assert checkpoints.eos_ids(path) == (1, 2)
-  rewrite(path, lambda x: x | {'speech_tower.weight': np.ones(3, np.float32)})
+  edit_tensors(
+    path, lambda x: x | {'speech_tower.weight': np.ones(3, np.float32)}
+  )
   with pytest.raises(CheckpointError, match='speech_tower'):
     checkpoints.load(path)
-  (path / 'config.json').write_text(json.dumps(config | {'speech_config': {}}))
+  edit_config(path, speech_config={})
   with pytest.raises(CheckpointError, match='speech_config'):
     checkpoints.load(path)
 
@@ -307,7 +300,7 @@ def test_a_layer_that_drafts_is_left_out(name, tmp_path):
 def test_any_stored_type_becomes_the_wanted_one(stored, wanted, directory):
   _, expected = checkpoints.load(directory)
   stored, wanted = jnp.dtype(stored), jnp.dtype(wanted)
-  rewrite(
+  edit_tensors(
     directory,
     lambda tensors: {name: x.astype(stored) for name, x in tensors.items()},
   )

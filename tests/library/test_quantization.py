@@ -1,11 +1,9 @@
 """Weights that others quantised, packed here by hand, and damaged files."""
 
 import functools
-import json
 import pathlib
 import re
 
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from specjax.bench.config import Mesh
 from specjax.checkpoints import CheckpointError, files, quantization
 from specjax.checkpoints.parameters import FLOATS
 from specjax.programs import inspect
+from tests.support import directories
 
 CONFIG = {
   'model_type': 'llama',
@@ -249,11 +248,10 @@ TITLES = {
 }
 
 
-def write(folder, tensors, config):
-  folder.mkdir(exist_ok=True)
-  (folder / 'config.json').write_text(json.dumps(CONFIG | config))
-  safetensors.numpy.save_file(tensors, folder / 'model.safetensors')
-  return folder
+def write(folder, tensors, config=None):
+  """Writes a checkpoint that is quantised, or one of floats."""
+  quantized = {'quantization_config': config} if config else {}
+  return directories.write(folder, CONFIG | quantized, tensors)
 
 
 @functools.cache
@@ -277,11 +275,8 @@ def made(name):
 def pair(request, tmp_path):
   """A checkpoint in a format, and that of its floats."""
   stored, floats = made(request.param)
-  config = {'quantization_config': FORMATS[request.param][0]}
-  return (
-    write(tmp_path / 'few', stored, config),
-    write(tmp_path / 'floats', floats, {}),
-  )
+  few = write(tmp_path / 'few', stored, FORMATS[request.param][0])
+  return few, write(tmp_path / 'floats', floats)
 
 
 every = pytest.mark.parametrize('pair', FORMATS, indirect=True)
@@ -292,8 +287,7 @@ three = pytest.mark.parametrize(
 
 def load_equal(pair, dtype='float32'):
   """Asserts that both checkpoints are read as the same weights."""
-  few, floats = (checkpoints.load(path, dtype)[1] for path in pair)
-  jax.tree.map(np.testing.assert_array_equal, few, floats)
+  directories.assert_same(*(checkpoints.load(x, dtype)[1] for x in pair))
 
 
 def test_words_have_the_lowest_bits_first():
@@ -325,9 +319,8 @@ def test_a_fingerprint_is_that_of_the_floats(pair):
   load_equal(pair, 'bfloat16')
   few, floats = map(checkpoints.fingerprint, pair)
   assert few == floats
-  tensors = safetensors.numpy.load_file(pair[1] / 'model.safetensors')
-  name = next(x for x in tensors if x.endswith('q_proj.weight'))
-  write(pair[1], tensors | {name: 2 * tensors[name]}, {})
+  name = 'model.layers.0.self_attn.q_proj.weight'
+  directories.edit_tensors(pair[1], lambda x: x | {name: 2 * x[name]})
   assert checkpoints.fingerprint(pair[1]) != few
 
 
@@ -336,23 +329,18 @@ def test_arrays_at_hand_are_read_as_files_are(name):
   config = CONFIG | {'quantization_config': FORMATS[name][0]}
   few = specjax.from_pytree(config, made(name)[0])
   floats = specjax.from_pytree(CONFIG, made(name)[1])
-  jax.tree.map(np.testing.assert_array_equal, few.params, floats.params)
+  directories.assert_same(few.params, floats.params)
 
 
 def test_biases_of_zeros_need_no_place(tmp_path):
   stored, _ = made('gptq')
-  config = {'quantization_config': GPTQ}
   name = 'model.layers.0.self_attn.o_proj.bias'
   biased = stored | {name: np.zeros(32, np.float16)}
-  load_equal(
-    [
-      write(tmp_path / 'few', biased, config),
-      write(tmp_path / 'plain', stored, config),
-    ]
-  )
+  few, plain = tmp_path / 'few', tmp_path / 'plain'
+  load_equal([write(few, biased, GPTQ), write(plain, stored, GPTQ)])
   biased[name][3] = 1
   with pytest.raises(CheckpointError, match=name):
-    checkpoints.describe(write(tmp_path / 'few', biased, config))
+    checkpoints.describe(write(few, biased, GPTQ))
 
 
 @pytest.mark.parametrize('pair', TITLES, indirect=True)
@@ -409,9 +397,7 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
   stored, _ = made(name)
   key = f'model.layers.0.mlp.down_proj.{ending}'
   tensors = stored | {key: np.ascontiguousarray(change(stored[key]))}
-  path = write(
-    tmp_path / 'few', tensors, {'quantization_config': FORMATS[name][0]}
-  )
+  path = write(tmp_path / 'few', tensors, FORMATS[name][0])
   named = key if ending != 'qweight' else 'down_proj'
   with pytest.raises(CheckpointError, match=rf'model\.safetensors.*{named}'):
     checkpoints.load(path)
@@ -472,11 +458,11 @@ def test_listed_modules_stay_floats(tmp_path):
   tensors |= {f'{name}.weight': floats[f'{name}.weight'] for name in names}
   for listed in ([*names], ['q_proj', 're:.*k_proj$'], []):
     config = BLOCK | {'modules_to_not_convert': listed}
-    path = write(tmp_path / 'few', tensors, {'quantization_config': config})
-    load_equal([path, write(tmp_path / 'floats', floats, {})])
+    path = write(tmp_path / 'few', tensors, config)
+    load_equal([path, write(tmp_path / 'floats', floats)])
   # What is listed and quantised all the same is no weight of the file.
   config = BLOCK | {'modules_to_not_convert': ['mlp.down_proj']}
-  path = write(tmp_path / 'few', stored, {'quantization_config': config})
+  path = write(tmp_path / 'few', stored, config)
   with pytest.raises(CheckpointError, match=r'down_proj\.weight'):
     checkpoints.load(path)
 

@@ -1,7 +1,5 @@
 """Checkpoints as programs that train write them, and trees of arrays."""
 
-import json
-
 import flax.traverse_util
 import jax
 import numpy as np
@@ -11,7 +9,7 @@ from safetensors import numpy as safetensors
 
 import specjax
 from specjax import checkpoints
-from tests.support import tiny
+from tests.support import directories, tiny
 
 
 @pytest.fixture(scope='module')
@@ -20,30 +18,25 @@ def written(tmp_path_factory):
   folder = tmp_path_factory.mktemp('written')
   tiny.write_pair(folder)
   directory = folder / 'target'
-  config = json.loads((directory / 'config.json').read_text())
-  return (
-    directory,
-    config,
-    safetensors.load_file(directory / 'model.safetensors'),
-  )
+  tensors = safetensors.load_file(directory / directories.WEIGHTS)
+  return directory, directories.read_config(directory), tensors
 
 
 def _same(made, directory) -> None:
   loaded = specjax.load(directory, layout='whole')
   assert made.model == loaded.model
-  jax.tree.map(np.testing.assert_array_equal, made.params, loaded.params)
+  directories.assert_same(made.params, loaded.params)
 
 
 def test_a_merged_file_of_tunix_is_read(written, tmp_path):
   """It has no metadata, and the files beside it are those of the base model."""
   directory, config, tensors = written
   narrow = {n: x.astype('bfloat16') for n, x in tensors.items()}
-  safetensors.save_file(narrow, tmp_path / 'model.safetensors')
-  (tmp_path / 'config.json').write_text(json.dumps(config))
+  directories.write(tmp_path, config, narrow)
   made = specjax.load(tmp_path, layout='whole').params
   whole = specjax.load(directory, layout='whole').params
   whole = jax.tree.map(lambda x: np.asarray(x).astype('bfloat16'), whole)
-  jax.tree.map(np.testing.assert_array_equal, made, whole)
+  directories.assert_same(made, whole)
 
 
 @pytest.mark.parametrize('way', ['flat', 'nested', 'restored'])
