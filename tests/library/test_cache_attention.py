@@ -15,6 +15,7 @@ from specjax import checkpoints
 from specjax.models import attention, cache_attention, transformer, variants
 from specjax.models import cache as caches
 from specjax.types import KV
+from tests.support import attention as by_hand
 from tests.support import models
 
 SLOTS, B, T, G, R, D = 96, 4, 3, 2, 2, 4
@@ -81,27 +82,18 @@ def curve():
 
 def reference(data, window=None, cap=None, curve=None, sinks=0):
   """[B, T, G, R, D], one query at a time."""
-  q, cache, flight = data
-  out = np.zeros(q.shape)
-  for b, t, g, r in np.ndindex(B, T, G, R):
-    used = LENGTH[b]
-    k, v = (
-      np.concatenate([c[b, g, :used], f[b, g, : t + 1]])
-      for c, f in (
-        (cache.k.swapaxes(2, 3), flight.k.swapaxes(2, 3)),
-        (cache.v, flight.v),
-      )
+  mask = np.broadcast_to(np.tri(T, dtype=bool), (B, T, T))
+  positions = LENGTH[:, None] + np.arange(T)
+  first = window and positions - (window - 1)
+  bias = None
+  if curve is not None:
+    back = (
+      positions[..., None] - slots
+      for slots in (np.arange(SLOTS), positions[:, None])
     )
-    back = np.arange(len(k))[::-1]
-    score = k @ q[b, t, g, r]
-    if cap is not None:
-      score = cap * np.tanh(score / cap)
-    if curve is not None:
-      score = score + curve[np.minimum(back, len(curve) - 1), g * R + r]
-    seen = (back < (window or len(k))) | (back[::-1] < sinks)
-    weight = np.exp(score - score.max()) * seen
-    out[b, t, g, r] = weight @ v / weight.sum()
-  return out
+    bias = [np.moveaxis(curve[x.clip(0, len(curve) - 1)], -1, 1) for x in back]
+  given = *data, mask, None
+  return by_hand.expected(given, first, sinks, cap, bias, LENGTH)[0]
 
 
 @pytest.mark.parametrize(('way', 'options', 'error'), CASES)

@@ -18,6 +18,7 @@ transformers = pytest.importorskip('transformers')
 
 from tests.support import (  # noqa: E402 (they need torch)
   directories,
+  models,
   store_family_outputs,
   tiny_families,
 )
@@ -188,14 +189,8 @@ def test_a_longer_run_scales_dynamically(tmp_path):
   peer.save_pretrained(tmp_path / 'a')
   tokens = np.random.default_rng(0).integers(0, tiny_families.VOCAB, (1, 90))
   model, params = checkpoints.load(tmp_path / 'a', max_length=90)
-  assert model.config.max_positions == 90
-  found = jax.jit(transformer.score, static_argnums=0)(
-    model, params, jnp.asarray(tokens)
-  )
+  plain, _ = checkpoints.load(tmp_path / 'a')
+  found, wrong = (models.score(x, params, tokens) for x in (model, plain))
   expected = np.asarray(store_family_outputs.score(peer, tokens))
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  plain, _ = checkpoints.load(tmp_path / 'a')
-  wrong = jax.jit(transformer.score, static_argnums=0)(
-    plain, params, jnp.asarray(tokens)
-  )
   assert np.abs(wrong - expected).max() > 0.01
