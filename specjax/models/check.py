@@ -172,6 +172,7 @@ def _check_shapes(it: _Checked) -> None:
   wanted: dict[str, Any] = {'hidden': (out.hidden, (batch, count, sizes.width))}
   if it.model.empty is None:
     flight = out.flight
+    wanted['taps of one layer'] = out.taps, (batch, count, 1, sizes.width)
     if len(flight) != sizes.num_layers:
       raise ValueError(
         f'model: flight must have a KV for each of the {sizes.num_layers} '
@@ -205,13 +206,6 @@ def _check_shapes(it: _Checked) -> None:
       f'model: logits are {logits.dtype} and weights {least}: give logits of '
       'at least as many bits, or tokens that differ are tied'
     )
-  if it.model.empty is None:
-    shape = batch, count, 1, sizes.width
-    if out.taps.shape != shape:
-      raise ValueError(
-        f'model: taps of one layer must have the shape {shape}, got '
-        f'{out.taps.shape}'
-      )
 
 
 def check_model(model: Model, params: Weights) -> None:
