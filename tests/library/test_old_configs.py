@@ -36,28 +36,26 @@ def windows_of_transformers(kind, **attributes):
   )
 
 
-@pytest.mark.parametrize('kind', ['qwen2', 'qwen3'])
-@pytest.mark.parametrize('first', range(1, 8))
-@pytest.mark.parametrize('switch', [False, True])
-def test_layers_from_max_window_layers_on_have_a_window(kind, first, switch):
-  more = {'sliding_window': 8, 'max_window_layers': first}
-  more['use_sliding_window'] = switch
-  wanted = windows_of_transformers(kind, **more)
-  found = read(kind, **more).windows or (None,) * 6
-  assert found == wanted
-  assert sum(x is not None for x in found) == (
-    max(6 - first, 0) if switch else 0
-  )
-
-
-@pytest.mark.parametrize('each', [1, 2, 3, 5, 6, 7])
-def test_every_few_layers_have_no_window(each):
-  more = {'sliding_window': 8, 'sliding_window_pattern': each}
-  found = read('gemma3_text', **more).windows or (None,) * 6
-  assert found == windows_of_transformers('gemma3_text', **more)
-  assert [i for i, x in enumerate(found, 1) if x is None] == [
-    *range(each, 7, each)
-  ]
+@pytest.mark.parametrize(
+  ('kind', 'more', 'count'),
+  [
+    *(
+      (kind, {'max_window_layers': first, 'use_sliding_window': switch}, count)
+      for kind in ('qwen2', 'qwen3')
+      for first in range(1, 8)
+      for switch, count in ((False, 0), (True, max(6 - first, 0)))
+    ),
+    *(
+      ('gemma3_text', {'sliding_window_pattern': each}, 6 - 6 // each)
+      for each in (1, 2, 3, 5, 6, 7)
+    ),
+  ],
+)
+def test_layers_have_the_windows_of_their_type(kind, more, count):
+  """From one layer on, or but for every few."""
+  found = read(kind, sliding_window=8, **more).windows or (None,) * 6
+  assert found == windows_of_transformers(kind, sliding_window=8, **more)
+  assert sum(x is not None for x in found) == count
 
 
 SCALES = st.one_of(st.none(), st.floats(0.2, 2))
@@ -133,20 +131,6 @@ _RELEASED = {
 }
 
 
-@pytest.mark.parametrize('name', tiny_families.OPTIONS)
-def test_the_default_configuration_of_a_type_is_read(name):
-  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
-    **_RELEASED.get(name, {})
-  )
-  family, config = conversion.read_attributes(FAMILIES, made.to_dict())
-  text = made.get_text_config()
-  assert family.model_type == text.model_type
-  assert (config.vocab_size, config.width) == (
-    text.vocab_size,
-    text.hidden_size,
-  )
-
-
 # Their default was another one when files were written.
 _OTHERWISE = {
   ('cohere', 'rope_parameters'),
@@ -159,12 +143,14 @@ _OTHERWISE = {
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_what_a_file_leaves_out_has_the_default_of_its_type(name):
   """Or is missing, and said to be."""
-  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
-    **_RELEASED.get(name, {})
-  ).to_dict()
-  _, whole = conversion.read_attributes(FAMILIES, made)
+  released = _RELEASED.get(name, {})
+  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](**released)
+  text, made = made.get_text_config(), made.to_dict()
+  family, whole = conversion.read_attributes(FAMILIES, made)
+  assert family.model_type == text.model_type
+  assert (whole.vocab_size, whole.width) == (text.vocab_size, text.hidden_size)
   for key in made.keys() - {'model_type', 'text_config'}:
-    if key in _RELEASED.get(name, ()) or (name, key) in _OTHERWISE:
+    if key in released or (name, key) in _OTHERWISE:
       continue
     rest = {other: value for other, value in made.items() if other != key}
     try:

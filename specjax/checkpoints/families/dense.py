@@ -10,6 +10,7 @@ and MLP.
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
+  BIASES,
   DECODER,
   MLP_BIAS,
   SOURCES,
@@ -292,7 +293,6 @@ _NORMS = (
   | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
 )
 _PLAIN = {'layer_norm': True, 'gated': False}
-_BIASES = 'qkv_bias', 'out_bias', 'mlp_bias'
 
 STARCODER2 = like(
   DECODER,
@@ -300,7 +300,7 @@ STARCODER2 = like(
   'Starcoder2ForCausalLM',
   rows=usual_rows(
     4096,
-    attribute('use_bias', _BIASES, values.flag, True),
+    attribute('use_bias', BIASES, values.flag, True),
     layers=(values.window_row(None),),
     activation=values.activation_row('hidden_act', 'gelu_pytorch_tanh'),
     epsilon=epsilon_row(1e-5, 'norm_epsilon'),
@@ -376,7 +376,7 @@ PHI = like(
     epsilon=epsilon_row(1e-5, 'layer_norm_eps'),
   ),
   fixed=_PLAIN
-  | dict.fromkeys(('parallel', 'one_norm', 'head_bias', *_BIASES), True),
+  | dict.fromkeys(('parallel', 'one_norm', 'head_bias', *BIASES), True),
   only={'qk_layernorm': False},
   sources=SOURCES
   | norm('model.final_layernorm', 'norm')

@@ -4,7 +4,11 @@ OPT has learned positions that start at the third row, and biases everywhere.
 """
 
 from specjax.checkpoints.families import rope, values
-from specjax.checkpoints.families.llama import attention_bias_row, tied_row
+from specjax.checkpoints.families.llama import (
+  BIASES,
+  attention_bias_row,
+  tied_row,
+)
 from specjax.checkpoints.families.table import (
   GROUPS,
   KEEP,
@@ -75,8 +79,7 @@ GPT2 = Family(
     attribute('scale_attn_weights', 'query_scale', _unscaled, None),
     tied_row(True),
   ),
-  fixed=_NORMS
-  | {'rope_theta': None, 'qkv_bias': True, 'out_bias': True, 'mlp_bias': True},
+  fixed=_NORMS | {'rope_theta': None} | dict.fromkeys(BIASES, True),
   sources=_SOURCES
   | linear('layer{}/qkv', untransposed(GROUPS), 'transformer.h.{}.attn.c_attn')
   | linear('layer{}/out', untransposed(LINEAR), 'transformer.h.{}.attn.c_proj')
@@ -208,9 +211,7 @@ OPT = Family(
     attribute('max_position_embeddings', 'max_positions', values.size, 2048),
     _read_projection,
     values.activation_row('activation_function', 'relu'),
-    attribute(
-      'enable_bias', ('qkv_bias', 'out_bias', 'mlp_bias'), values.flag, True
-    ),
+    attribute('enable_bias', BIASES, values.flag, True),
     tied_row(True),
   ),
   fixed={

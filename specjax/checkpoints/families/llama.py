@@ -106,6 +106,7 @@ def attention_bias_row(default: bool) -> Row:
   )
 
 
+BIASES = 'qkv_bias', 'out_bias', 'mlp_bias'
 BIAS = attention_bias_row(False)
 MLP_BIAS = attribute('mlp_bias', 'mlp_bias', values.flag, False)
 
