@@ -1,7 +1,10 @@
 """Published DFlash and Medusa heads say what their own modules say."""
 
+import json
+
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from specjax.drafters import dflash, eagle, medusa
 from specjax.drafters.dflash.module import Head, sizes_of
@@ -9,7 +12,6 @@ from specjax.drafters.heads import published
 from specjax.types import Target
 from tests.library.test_dflash import check_along_a_text, features_of
 from tests.support import heads_in_numpy, models
-from tests.support.directories import write
 
 TARGET, V = models.TARGET, models.VOCAB
 E, D, HEADS, KV, MLP, LAYERS, MASK = 8, 4, 4, 2, 12, 2, 9
@@ -89,6 +91,13 @@ def tensors_of(name, width=E):
       't2d': kept,
     }
   return tensors
+
+
+def write(path, config, tensors):
+  path.mkdir()
+  (path / 'config.json').write_text(json.dumps(config))
+  safetensors.numpy.save_file(tensors, path / 'model.safetensors')
+  return path
 
 
 def body(name, own, text, rows=4, **more):
@@ -224,12 +233,15 @@ def medusa_tensors(bias=True):
 
 
 def write_authors(path, tensors):
+  path.mkdir()
   config = {
     'medusa_num_heads': 2,
     'medusa_num_layers': 1,
     'base_model_name_or_path': 'lmsys/vicuna-7b-v1.3',
   }
-  return write(path, config, tensors, 'medusa_lm_head.safetensors')
+  (path / 'config.json').write_text(json.dumps(config))
+  safetensors.numpy.save_file(tensors, path / 'medusa_lm_head.safetensors')
+  return path
 
 
 def write_vllm(path, tensors):

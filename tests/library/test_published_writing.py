@@ -1,6 +1,7 @@
 """Heads that are written for other engines come back as they were."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from specjax.drafters.heads import published, speculators
 from specjax.models import reduced_vocab_head, rotary
 from specjax.types import Target
 from tests.library import test_published_blocks as blocks
-from tests.support import directories, models
+from tests.support import models
 from tests.support import published_eagle as written
 
 TARGET = written.TARGET
@@ -70,7 +71,7 @@ def test_a_written_head_is_read_as_it_was(tmp_path, options):
 def test_the_form_is_that_of_speculators(tmp_path):
   sizes, params = make(norms=('token', 'feature', 'last', 'residual'))
   write(tmp_path / 'head', sizes, params, architectures=('LlamaForCausalLM',))
-  config = directories.read_config(tmp_path / 'head')
+  config = json.loads((tmp_path / 'head/config.json').read_text())
   assert config['speculators_model_type'] == 'eagle3'
   assert config['eagle_aux_hidden_state_layer_ids'] == [1, 5, 9]
   assert config['norm_before_residual'] is True
@@ -145,7 +146,7 @@ def test_a_written_block_is_read_as_it_was(tmp_path, options):
   if sizes.draft_vocab:
     params['places'] = reduced_vocab_head.places(blocks.IDS, blocks.V)
   write(tmp_path / 'head', sizes, params, blocks.TARGET, dtype='float32')
-  config = directories.read_config(tmp_path / 'head')
+  config = json.loads((tmp_path / 'head/config.json').read_text())
   method = config['speculators_config']['proposal_methods'][0]
   assert method['speculative_tokens'] == sizes.depth
   assert config['aux_hidden_state_layer_ids'] == [1, 2]

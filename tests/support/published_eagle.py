@@ -6,13 +6,14 @@ speculators library, and SpecForge.
 """
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from specjax.models import transformer
-from tests.support import directories
 from tests.support.heads_in_numpy import attend, below, gated, rms_norm, rotate
 
 V, E, LAYERS = 23, 8, 9
@@ -211,8 +212,12 @@ def write(
   **changes: Any,
 ) -> pathlib.Path:
   """Writes a directory as it would be published; returns it."""
+  folder.mkdir(parents=True, exist_ok=True)
+  config = layout.config() | changes
+  (folder / 'config.json').write_text(json.dumps(config))
   weights = tensors(layout) if weights is None else weights
-  return directories.write(folder, layout.config() | changes, weights)
+  safetensors.numpy.save_file(weights, folder / 'model.safetensors')
+  return folder
 
 
 class Restated:
