@@ -36,7 +36,7 @@ def read_attributes(
     ValueError: an attribute is unknown, missing or has an unsupported value;
       the message names it.
   """
-  attributes = wrappers.text_attributes(attributes, HARMLESS)
+  attributes = wrappers.text_attributes(attributes)
   kind = attributes.get('model_type')
   if not isinstance(kind, str) or kind not in families:
     raise ValueError(
@@ -49,8 +49,9 @@ def read_attributes(
   fields = dict(family.fixed)
   for row in family.rows:
     fields |= row(rest, fields)
+  harmless = {*family.harmless.split()}
   for name, value in (ONLY | dict(family.only)).items():
-    if name in family.harmless:
+    if name in harmless:
       continue
     given = rest.pop(name, value)
     # null is how some files write the default.
@@ -58,7 +59,7 @@ def read_attributes(
       raise ValueError(
         f'unsupported config attribute {name} = {given!r}; only {value!r} is'
       )
-  wrappers.refuse_unknown(rest, family.harmless | HARMLESS, 'the logits')
+  wrappers.refuse_unknown(rest, HARMLESS | harmless, 'the logits')
   return family, limit_length(TransformerConfig(**fields), max_length)
 
 
@@ -172,7 +173,7 @@ def write_attributes(
   config = dataclasses.replace(
     config, attention=cache_attention.blocked, device=CPU
   )
-  attributes = wrappers.text_attributes(given, HARMLESS)
+  attributes = wrappers.text_attributes(given)
   if wrappers.is_wrapper(given):  # Its default was another before.
     attributes.setdefault(wrappers.TIED, config.tied_embeddings)
   if 'model_type' not in given:

@@ -236,7 +236,7 @@ DEEPSEEK_V2 = like(
     'norm_topk_prob': False,
     'scoring_func': 'softmax',
   },
-  harmless=frozenset(_HARMLESS.split()),
+  harmless=_HARMLESS,
   sources=_SOURCES,
   varying=_of_queries,
   unread=('model.layers.{}.',),
@@ -298,7 +298,7 @@ YOUTU = like(
   'YoutuForCausalLM',
   rows=usual_rows(131072, BIAS, rotary=_latent_row(), tied=True),
   only={'mlp_bias': False},
-  harmless=frozenset({'embedding_initializer_range'}),
+  harmless='embedding_initializer_range',
   unread=(),
 )
 

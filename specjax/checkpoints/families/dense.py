@@ -33,9 +33,7 @@ from specjax.checkpoints.families.values import attribute, take
 from specjax.errors import blame
 
 _LAYER = 'model.layers.{}.'
-_TRAINING = frozenset(
-  {'embedding_dropout', 'pretraining_tp', 'residual_dropout'}
-)
+_TRAINING = 'embedding_dropout pretraining_tp residual_dropout'
 
 
 def _flags(value):
@@ -73,7 +71,7 @@ SMOLLM3 = like(
     tied=True,
     kv_heads=4,
   ),
-  harmless=_TRAINING | {'max_window_layers'},
+  harmless=f'{_TRAINING} max_window_layers',
 )
 
 SEED_OSS = like(
@@ -260,12 +258,11 @@ def _read_alpha(rest, known):
 
 
 # Of classifiers, images and other sizes; the classes of text read none of it.
-_WORDS = """
+_HUNYUAN_UNREAD = """
   attention_head_dim cla_share_factor class_num dense_list eod_token_id
   im_end_id im_newline_id im_start_id mask_init_id org_vocab_size pad_id
   pool_type sep_token_id text_end_id text_start_id
 """
-_HUNYUAN_UNREAD = frozenset(_WORDS.split())
 
 HUNYUAN = like(
   DECODER,
@@ -284,7 +281,7 @@ HUNYUAN = like(
   sources=SOURCES
   | scale(_LAYER + 'self_attn.query_layernorm', 'layer{}/q_norm')
   | scale(_LAYER + 'self_attn.key_layernorm', 'layer{}/k_norm'),
-  harmless=_TRAINING | _HUNYUAN_UNREAD,
+  harmless=_TRAINING + _HUNYUAN_UNREAD,
 )
 
 _NORMS = (
@@ -362,7 +359,7 @@ STABLELM = like(
   fixed={'layer_norm': True},
   only={'qk_layernorm': False, 'rotary_scaling_factor': 1.0},
   sources=SOURCES | _NORMS,
-  harmless=frozenset({'hidden_dropout', 'use_norm_bias'}),
+  harmless='hidden_dropout use_norm_bias',
 )
 
 PHI = like(

@@ -113,7 +113,7 @@ GEMMA2 = like(
   fixed={'norm_plus_one': True, 'post_norms': True},
   sources=SOURCES | _NORMS,
   # Readers look at `sliding_window` alone.
-  harmless=frozenset({'sliding_window_size'}),
+  harmless='sliding_window_size',
 )
 
 
@@ -151,7 +151,7 @@ GEMMA3 = like(
   sources=SOURCES | _NORMS,
   only=_ONLY | {'attn_logit_softcapping': None},
   # Written beside the types of the layers, which say more.
-  harmless=frozenset({'_sliding_window_pattern'}),
+  harmless='_sliding_window_pattern',
 )
 
 

@@ -28,8 +28,10 @@ from specjax.checkpoints.families.values import attribute, derive, take
 HEADS = TensorSplit(lambda x: (x,), 3)
 _NORMS = {'layer_norm': True, 'gated': False}
 _MASKS = ('.attn.bias', '.attn.masked_bias')
-_WORDS = 'activation first_dropout proj_to_labels type use_proj'
-_SUMMARY = frozenset(f'summary_{word}' for word in _WORDS.split())
+_SUMMARY = """
+  summary_activation summary_first_dropout summary_proj_to_labels summary_type
+  summary_use_proj
+"""
 
 
 def mlp_width_row(name: str) -> Row:
@@ -87,7 +89,7 @@ GPT2 = Family(
   | linear('layer{}/down', untransposed(LINEAR), 'transformer.h.{}.mlp.c_proj'),
   only={'scale_attn_by_inverse_layer_idx': False},
   # The order of operations, and another name for the positions.
-  harmless=_SUMMARY | {'attn_pdrop', 'n_ctx', 'reorder_and_upcast_attn'},
+  harmless=f'{_SUMMARY} attn_pdrop n_ctx reorder_and_upcast_attn',
   prefix='transformer.',
   ignored=_MASKS,
 )
@@ -154,7 +156,7 @@ GPT_NEO = Family(
   | linear('layer{}/out', LINEAR, _ATTENTION + 'out_proj')
   | linear('layer{}/up', WAYS, 'transformer.h.{}.mlp.c_fc')
   | linear('layer{}/down', LINEAR, 'transformer.h.{}.mlp.c_proj'),
-  harmless=_SUMMARY | {'embed_dropout', 'resid_dropout'},
+  harmless=f'{_SUMMARY} embed_dropout resid_dropout',
   prefix='transformer.',
   ignored=('.attention.bias', '.attention.masked_bias'),
 )
@@ -187,7 +189,7 @@ GPT_NEOX = Family(
   | linear('layer{}/out', LINEAR, _LAYER + 'attention.dense')
   | linear('layer{}/up', WAYS, _LAYER + 'mlp.dense_h_to_4h')
   | linear('layer{}/down', LINEAR, _LAYER + 'mlp.dense_4h_to_h'),
-  harmless=frozenset({'hidden_dropout'}),
+  harmless='hidden_dropout',
   prefix='gpt_neox.',
   ignored=('.attention.bias', '.attention.masked_bias', '.rotary_emb.inv_freq'),
 )
@@ -238,9 +240,7 @@ OPT = Family(
     'do_layer_norm_before': True,
     'layer_norm_elementwise_affine': True,
   },
-  harmless=frozenset(
-    {'activation_dropout', 'dropout', 'init_std', 'layerdrop', 'prefix'}
-  ),
+  harmless='activation_dropout dropout init_std layerdrop prefix',
 )
 
 FAMILIES = (GPT2, GPT_NEOX, OPT, GPT_NEO)

@@ -77,7 +77,7 @@ GPT_OSS = like(
   ),
   fixed={'sink_logits': True},
   only={'hidden_act': 'silu'},
-  harmless=frozenset({'initial_context_length'}),
+  harmless='initial_context_length',
   sources=SOURCES
   | {
     'layer{}/sinks': Tensors(HEADS, (_LAYER + 'self_attn.sinks',)),

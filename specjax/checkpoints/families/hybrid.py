@@ -131,9 +131,9 @@ QWEN3_NEXT = Family(
   ignored=IGNORED,
 )
 
-_OF_DRAFTS = frozenset(
-  {'mamba_ssm_dtype', 'mtp_num_hidden_layers', 'mtp_use_dedicated_embeddings'}
-)
+_OF_DRAFTS = """
+  mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings
+"""
 _ROPE_3_5 = rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25)
 
 QWEN3_5 = like(
@@ -154,7 +154,7 @@ QWEN3_5 = like(
     num_attention_heads=16,
   ),
   only={'attn_output_gate': True},
-  harmless=_OF_DRAFTS | {'mlp_only_layers'},
+  harmless=f'{_OF_DRAFTS} mlp_only_layers',
   sources={**SOURCES, **_STATES},
   varying=_parts,
 )

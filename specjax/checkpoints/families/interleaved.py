@@ -143,7 +143,7 @@ COHERE2 = like(
     'use_parallel_block': True,
     'use_qk_norm': False,
   },
-  harmless=frozenset({'layer_switch', 'use_parallel_embedding'}),
+  harmless='layer_switch use_parallel_embedding',
 )
 
 FAMILIES = (GLM4, COHERE2, ERNIE4_5, GLM, COHERE, HELIUM)

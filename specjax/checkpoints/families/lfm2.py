@@ -98,7 +98,7 @@ LFM2 = like(
   rows=_rows(_read_width, 12288),
   fixed={'qk_norm': True},
   only={'block_use_swiglu': True, 'use_pos_enc': True},
-  harmless=frozenset(_UNREAD.split()),
+  harmless=_UNREAD,
   sources={
     **SOURCES,
     **scale('model.embedding_norm', 'norm'),
@@ -121,7 +121,7 @@ LFM2_MOE = like(
   'Lfm2MoeForCausalLM',
   rows=_rows(_read_experts, 7168),
   only={'use_expert_bias': True},
-  harmless=frozenset(),
+  harmless='',
   sources={
     **LFM2.sources,
     **experts(_MLP, 'w1', 'w3', down='w2'),

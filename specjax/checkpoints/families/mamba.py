@@ -165,9 +165,7 @@ GRANITE_HYBRID = like(
     _read_types,
     _read_experts,
   ),
-  harmless=frozenset(
-    {'init_method', 'mamba_chunk_size', 'normalization_function'}
-  ),
+  harmless='init_method mamba_chunk_size normalization_function',
   sources={
     **_SOURCES,
     **_DENSE,
@@ -213,7 +211,7 @@ BAMBA = like(
     epsilon=1e-5,
     kv_heads=8,
   ),
-  harmless=frozenset(_UNREAD.split()),
+  harmless=_UNREAD,
   sources=_BLOCKS,
 )
 
@@ -287,7 +285,7 @@ FALCON_H1 = like(
   ),
   fixed={'state_beside': True},
   only={'attn_layer_indices': None, 'mamba_use_mlp': True},
-  harmless=frozenset((_UNREAD + _UNREAD_BESIDE).split()),
+  harmless=_UNREAD + _UNREAD_BESIDE,
 )
 
 # Types of layers of Nemotron-H: a letter and an older name of each.
@@ -415,7 +413,7 @@ NEMOTRON_H = like(
   ),
   fixed={'gated': False},
   only={'attention_bias': False, 'sliding_window': None},
-  harmless=frozenset(_UNREAD_NEMOTRON.split()),
+  harmless=_UNREAD_NEMOTRON,
   sources={
     'embedding': Tensors(KEEP, ('backbone.embeddings.weight',)),
     'unembedding': SOURCES['unembedding'],

@@ -156,7 +156,7 @@ T5 = Family(
   | _stack('decoder', '', 2),
   varying=_feed_forward,
   only={'is_encoder_decoder': True},
-  harmless=frozenset({'dropout_rate', 'initializer_factor', 'output_past'}),
+  harmless='dropout_rate initializer_factor output_past',
   copies=('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'),
   spare_head=True,
   prefix='',

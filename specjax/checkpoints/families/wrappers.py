@@ -8,6 +8,8 @@ each of them.
 from collections.abc import Mapping
 from typing import Any
 
+from specjax.checkpoints.families.table import HARMLESS
+
 TIED = 'tie_word_embeddings'
 # By model type: the class, and the type of the text where a file has none.
 WRAPPERS = {
@@ -90,14 +92,11 @@ def refuse_unknown(
     )
 
 
-def text_attributes(
-  attributes: Mapping[str, Any], harmless: frozenset[str]
-) -> dict[str, Any]:
+def text_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the attributes of the language model inside a `config.json`.
 
   Args:
     attributes: the file's content; of a language model it is returned.
-    harmless: attributes that no family reads.
 
   Raises:
     ValueError: an attribute is unknown; the message names it.
@@ -122,7 +121,7 @@ def text_attributes(
   if tied is not None:
     text[TIED] = tied
   unread = {'is_encoder_decoder', 'vocab_size'}  # The text has its own.
-  known = _OF_IMAGES | harmless | unread
+  known = _OF_IMAGES | HARMLESS | unread
   refuse_unknown(rest, known, 'the logits of a text')
   return text
 
