@@ -105,14 +105,6 @@ def test_yarn_has_two_scales_or_none(said, shares, factor, one, all_dim):
     assert found[i] == pytest.approx(mixed, rel=1e-4)
 
 
-def test_what_yarn_leaves_out_is_as_published():
-  config = read('llama', rope_scaling={'rope_type': 'yarn', 'factor': 4.0})
-  amplitude = 0.1 * math.log(4) + 1
-  longest = config.max_positions
-  usual = rotary.Yarn(4.0, longest, 32.0, 1.0, amplitude, True)
-  assert config.rope_scaling == usual
-
-
 @pytest.mark.parametrize(
   ('longest', 'growth'), [(1, 1), (63, 1), (64, 1), (65, 1.03125), (128, 3)]
 )
@@ -371,19 +363,21 @@ def test_what_longrope_leaves_out(kind, longest, said, amplitude):
 
 
 @pytest.mark.parametrize(
-  ('said', 'factor', 'amplitude'),
+  ('original', 'factor', 'amplitude'),
   [
-    ({}, 4.0, 0.1 * math.log(4) + 1),
-    ({'factor': 1.0}, 1.0, 1.0),
-    ({'factor': 0.5}, 0.5, 1.0),
+    (None, 4.0, 0.1 * math.log(4) + 1),
+    (16, None, 0.1 * math.log(4) + 1),
+    (16, 1.0, 1.0),
+    (16, 0.5, 1.0),
   ],
 )
-def test_yarn_that_names_no_factor_has_that_of_its_lengths(
-  said, factor, amplitude
-):
-  given = {'rope_type': 'yarn', 'original_max_position_embeddings': 16} | said
+def test_what_yarn_leaves_out(original, factor, amplitude):
+  """Its factor is that of its lengths, and the rest is as published."""
+  said = {'original_max_position_embeddings': original, 'factor': factor}
+  given = {'rope_type': 'yarn'} | {k: x for k, x in said.items() if x}
   found = rotary_fields(rope_parameters=given)['rope_scaling']
-  assert (found.factor, found.amplitude) == (factor, pytest.approx(amplitude))
+  wanted = original or 64, 32.0, 1.0, pytest.approx(amplitude), True
+  assert tuple(vars(found).values()) == (factor or 4.0, *wanted)
 
 
 SCALED = {'rope_type': 'linear', 'factor': 2.0}

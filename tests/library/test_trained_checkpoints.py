@@ -1,7 +1,6 @@
 """Checkpoints as programs that train write them, and trees of arrays."""
 
 import flax.traverse_util
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -26,17 +25,6 @@ def _same(made, directory) -> None:
   loaded = specjax.load(directory, layout='whole')
   assert made.model == loaded.model
   directories.assert_same(made.params, loaded.params)
-
-
-def test_a_merged_file_of_tunix_is_read(written, tmp_path):
-  """It has no metadata, and the files beside it are those of the base model."""
-  directory, config, tensors = written
-  narrow = {n: x.astype('bfloat16') for n, x in tensors.items()}
-  directories.write(tmp_path, config, narrow)
-  made = specjax.load(tmp_path, layout='whole').params
-  whole = specjax.load(directory, layout='whole').params
-  whole = jax.tree.map(lambda x: np.asarray(x).astype('bfloat16'), whole)
-  directories.assert_same(made, whole)
 
 
 @pytest.mark.parametrize('way', ['flat', 'nested', 'restored'])
