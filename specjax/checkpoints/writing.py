@@ -76,7 +76,12 @@ def save(
     family, own = conversion.write_attributes(
       FAMILIES, model.config, attributes or {}
     )
-  _check_vocabulary(directory, model, tokenizer)
+  # JAX clamps ids beyond the embedding without a word.
+  if tokenizer is not None and len(tokenizer) > model.config.vocab_size:
+    raise CheckpointError(
+      f'{directory}: the tokenizer has {len(tokenizer)} tokens and the model '
+      f'only {model.config.vocab_size}; save the one it was trained with'
+    )
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)
   attributes = {**own, **tokens, 'dtype': dtype.name}
@@ -104,15 +109,6 @@ def save(
 
 def _write_json(file: pathlib.Path, content: dict[str, Any]) -> None:
   file.write_text(json.dumps(content, indent=2, sort_keys=True) + '\n', 'utf-8')
-
-
-def _check_vocabulary(directory, model, tokenizer):
-  # JAX clamps ids beyond the embedding without a word.
-  if tokenizer is not None and len(tokenizer) > model.config.vocab_size:
-    raise CheckpointError(
-      f'{directory}: the tokenizer has {len(tokenizer)} tokens and the model '
-      f'only {model.config.vocab_size}; save the one it was trained with'
-    )
 
 
 def _list_special_tokens(tokenizer, eos) -> dict[str, Any]:
