@@ -67,11 +67,6 @@ class LayoutChoice:
   layout: str
   seconds: Mapping[str, float] | None = None
 
-  @property
-  def measured(self) -> Mapping[str, float]:
-    """Seconds of each layout; of the one that there is 0, unmeasured."""
-    return self.seconds or {self.layout: 0.0}
-
   def fields(self) -> dict:
     """Fields of a row."""
     seconds = None if self.seconds is None else dict(self.seconds)
