@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import own, parameters, quantization
-from specjax.checkpoints.families import FAMILIES, conversion, wrappers
+from specjax.checkpoints.families import conversion, wrappers
 from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
   CODES,
@@ -159,9 +159,7 @@ def _plan(directory, max_length=None, quantized=False) -> _Plan:
 def _fit(directory, told_by, attributes, max_length, open_named) -> _Plan:
   """Checks attributes, which errors name, and then the tensors."""
   with blame(f'{told_by}: ', CheckpointError):
-    family, config = conversion.read_attributes(
-      FAMILIES, attributes, max_length
-    )
+    family, config = conversion.read_attributes(attributes, max_length)
     shapes = conversion.shape_params(config)
   tensors = open_named()
   family = family.of(tensors or ())

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
@@ -73,9 +73,7 @@ def save(
       f'{", ".join(_SAVED_DTYPES)}'
     )
   with blame(f'{directory}: ', CheckpointError):
-    family, own = conversion.write_attributes(
-      FAMILIES, model.config, attributes or {}
-    )
+    family, own = conversion.write_attributes(model.config, attributes or {})
   # JAX clamps ids beyond the embedding without a word.
   if tokenizer is not None and len(tokenizer) > model.config.vocab_size:
     raise CheckpointError(

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.checkpoints import CheckpointError, files
-from specjax.checkpoints.families import FAMILIES, conversion, values
+from specjax.checkpoints.families import conversion, values
 from specjax.models import transformer
 from tests.support.directories import (
   assert_same,
@@ -94,14 +94,12 @@ def test_load_accepts_the_attributes_of_old_and_new_files(saved):
 
 
 def test_missing_attributes_take_the_defaults_of_the_family():
-  _, config = conversion.read_attributes(
-    FAMILIES,
-    {
-      'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
-      'num_hidden_layers': 1, 'num_attention_heads': 2,
-      'num_key_value_heads': None, 'intermediate_size': 5,
-    },
-  )  # fmt: skip
+  given = {
+    'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
+    'num_hidden_layers': 1, 'num_attention_heads': 2,
+    'num_key_value_heads': None, 'intermediate_size': 5,
+  }  # fmt: skip
+  _, config = conversion.read_attributes(given)
   assert (config.num_kv_heads, config.head_dim) == (2, 4)
   assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
   assert config.activation is nn.silu

@@ -29,7 +29,7 @@ from specjax.checkpoints import (
   loading,
   parameters,
 )
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.families.table import KEEP, WAYS, Tensors, TensorSplit
 from specjax.checkpoints.files import Tensor
 from specjax.checkpoints.parameters import WeightForm
@@ -100,7 +100,7 @@ def reference(name):
   """Attributes, model and parameters of a random model."""
   attributes = COMMON | ARCHITECTURES[name][0]
   attributes |= {'model_type': TYPES.get(name, name)}
-  _, config = conversion.read_attributes(FAMILIES, attributes)
+  _, config = conversion.read_attributes(attributes)
   model = transformer.build(config)
   # Norms and biases that are not what they begin with.
   draw = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import safetensors.numpy
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
 from specjax.checkpoints import CheckpointError, parameters
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.drafters import plain
 from specjax.models import rotary
 from specjax.types import Params, Spec
@@ -164,7 +164,7 @@ def test_every_family_names_what_it_does_not_know(name, changes):
   # The name in a message may be that of the attribute inside.
   names = '|'.join([*changes, 'rope_type'])
   with pytest.raises(ValueError, match=names) as caught:
-    conversion.read_attributes(FAMILIES, config)
+    conversion.read_attributes(config)
   assert '\n' not in str(caught.value)
 
 
@@ -214,7 +214,7 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
 def test_unsupported_values_are_named(name, changes, message):
   config = family_outputs.load(name).config | changes
   with pytest.raises(ValueError, match=message):
-    conversion.read_attributes(FAMILIES, config)
+    conversion.read_attributes(config)
 
 
 @pytest.mark.parametrize(
@@ -339,8 +339,8 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
   # Saved as it was made.
   llama = family_outputs.load('llama').config
   llama['rope_parameters'] = {'rope_type': 'dynamic', 'factor': 2.0}
-  _, config = conversion.read_attributes(FAMILIES, llama, 256)
-  _, attributes = conversion.write_attributes(FAMILIES, config, {})
+  _, config = conversion.read_attributes(llama, 256)
+  _, attributes = conversion.write_attributes(config, {})
   assert (config.max_positions, attributes['max_position_embeddings']) == (
     256,
     64,
@@ -354,9 +354,9 @@ def test_a_window_of_any_size_is_written_back(name):
     windowed |= {'use_sliding_window': True, 'layer_types': None}
     windowed['max_window_layers'] = 1
   attributes = family_outputs.load(name).config | windowed
-  family, config = conversion.read_attributes(FAMILIES, attributes)
+  family, config = conversion.read_attributes(attributes)
   assert 1000 in config.windows
-  assert conversion.write_attributes(FAMILIES, config, {})[0] is family
+  assert conversion.write_attributes(config, {})[0] is family
 
 
 def test_other_models_have_the_length_they_have(directory):

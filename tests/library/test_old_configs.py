@@ -7,7 +7,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specjax.checkpoints.families import FAMILIES, conversion, rope, values
+from specjax.checkpoints.families import conversion, rope, values
 from specjax.models import rotary
 from tests.support import tiny_families
 
@@ -21,7 +21,7 @@ def read(kind, **attributes):
   given = SIZES | {'model_type': kind, 'num_hidden_layers': 6} | attributes
   if kind in ('qwen2', 'llama'):
     del given['head_dim']
-  return conversion.read_attributes(FAMILIES, given)[1]
+  return conversion.read_attributes(given)[1]
 
 
 def windows_of_transformers(kind, **attributes):
@@ -138,7 +138,7 @@ def test_what_a_file_leaves_out_has_the_default_of_its_type(name):
   released = _RELEASED.get(name, {})
   made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](**released)
   text, made = made.get_text_config(), made.to_dict()
-  family, whole = conversion.read_attributes(FAMILIES, made)
+  family, whole = conversion.read_attributes(made)
   assert family.model_type == text.model_type
   assert (whole.vocab_size, whole.width) == (text.vocab_size, text.hidden_size)
   for key in made.keys() - {'model_type', 'text_config'}:
@@ -146,7 +146,7 @@ def test_what_a_file_leaves_out_has_the_default_of_its_type(name):
       continue
     rest = {other: value for other, value in made.items() if other != key}
     try:
-      _, found = conversion.read_attributes(FAMILIES, rest)
+      _, found = conversion.read_attributes(rest)
     except ValueError as error:
       found = str(error)
     missing = f'attribute {key} is missing'
@@ -167,7 +167,7 @@ def test_a_base_that_cannot_grow_is_named(changes, message):
   config['head_dim'] = changes.pop('head_dim', config['head_dim'])
   rope = {'rope_type': 'dynamic', 'factor': 1.0, 'alpha': 20.0} | changes
   with pytest.raises(ValueError, match=message):
-    conversion.read_attributes(FAMILIES, config | {'rope_parameters': rope})
+    conversion.read_attributes(config | {'rope_parameters': rope})
 
 
 def test_texts_of_released_models_of_images_are_read():
@@ -185,9 +185,7 @@ def test_texts_of_released_models_of_images_are_read():
     },
   }
   for (kind, file), width in zip(files.items(), (4096, 2048), strict=True):
-    _, config = conversion.read_attributes(
-      FAMILIES, file | {'model_type': kind}
-    )
+    _, config = conversion.read_attributes(file | {'model_type': kind})
     assert (config.width, config.mlp_width) == (width, 11008)
     assert (config.num_layers, config.num_heads) == (32, 32)
     assert config.vocab_size == 32064
@@ -256,9 +254,9 @@ def test_kimi_k2_is_deepseek_v3_under_another_name():
   plain = tiny_families.attributes('deepseek_v3')
   plain['architectures'] = ['DeepseekV3ForCausalLM']
   other = plain | {'model_type': 'kimi_k2'}
-  family, config = conversion.read_attributes(FAMILIES, other)
+  family, config = conversion.read_attributes(other)
   assert family.model_type == 'kimi_k2'
-  assert config == conversion.read_attributes(FAMILIES, plain)[1]
+  assert config == conversion.read_attributes(plain)[1]
 
 
 @pytest.mark.parametrize('name', SAID)
@@ -268,12 +266,12 @@ def test_what_files_say_besides_changes_nothing_or_is_refused(name):
     key: value[0] if isinstance(value, tuple) else value
     for key, value in SAID[name].items()
   }
-  _, config = conversion.read_attributes(FAMILIES, plain | said)
-  assert config == conversion.read_attributes(FAMILIES, plain)[1]
+  _, config = conversion.read_attributes(plain | said)
+  assert config == conversion.read_attributes(plain)[1]
   for key, value in SAID[name].items():
     if isinstance(value, tuple):
       with pytest.raises(ValueError, match=key):
-        conversion.read_attributes(FAMILIES, plain | said | {key: value[1]})
+        conversion.read_attributes(plain | said | {key: value[1]})
 
 
 # Values of attributes: what is taken, and the nearest that are not.

@@ -10,7 +10,7 @@ from specjax.bench import load, memory, meshes
 from specjax.bench.compiled import hlo
 from specjax.bench.config import Mesh
 from specjax.bench.plan import plan
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.drafters import plain
 from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
@@ -24,9 +24,7 @@ from tests.support import models, tiny, tiny_families
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
   """Every family, split in two along every axis that the table splits."""
-  family, config = conversion.read_attributes(
-    FAMILIES, tiny_families.attributes(name)
-  )
+  family, config = conversion.read_attributes(tiny_families.attributes(name))
   shapes = conversion.shape_params(config)
   placement = sharding.Placement(sharding.plan_mesh(1, 2))
   places = transformer.shardings(config, placement)

@@ -8,7 +8,7 @@ from typing import Any
 import flax.traverse_util
 import jax
 
-from specjax.checkpoints.families import rope, values, wrappers
+from specjax.checkpoints.families import FAMILIES, rope, values, wrappers
 from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
@@ -19,14 +19,12 @@ _LAYER = re.compile(r'\b(layer|source)(\d*)/')
 
 
 def read_attributes(
-  families: Mapping[str, Family],
   attributes: Mapping[str, Any],
   max_length: int | None = None,
 ) -> tuple[Family, TransformerConfig]:
   """Returns the family and the configuration that a `config.json` describes.
 
   Args:
-    families: the tables, by model type.
     attributes: the file's content. What is missing takes the defaults of the
       family, as transformers has them. Of a model that sees images the
       language model is taken, see `wrappers`.
@@ -38,12 +36,12 @@ def read_attributes(
   """
   attributes = wrappers.text_attributes(attributes)
   kind = attributes.get('model_type')
-  if not isinstance(kind, str) or kind not in families:
+  if not isinstance(kind, str) or kind not in FAMILIES:
     raise ValueError(
       f'model_type {kind!r} is unknown; known are '
-      f'{", ".join([*families, *wrappers.WRAPPERS])}'
+      f'{", ".join([*FAMILIES, *wrappers.WRAPPERS])}'
     )
-  family = families[kind]
+  family = FAMILIES[kind]
   rest = dict(attributes)
   wrappers.take_architecture(rest, family.architecture)
   fields = dict(family.fixed)
@@ -153,14 +151,12 @@ def _write_llama(config: TransformerConfig) -> dict[str, Any]:
 
 
 def write_attributes(
-  families: Mapping[str, Family],
   config: TransformerConfig,
   given: Mapping[str, Any],
 ) -> tuple[Family, dict[str, Any]]:
   """Returns the family of a configuration, and its attributes.
 
   Args:
-    families: the tables, by model type.
     config: what the attributes have to say.
     given: content of the `config.json` that the model was read from; without a
       `model_type` attributes besides, of a Llama, Mistral, Qwen2 or Qwen3.
@@ -178,7 +174,7 @@ def write_attributes(
     attributes.setdefault(wrappers.TIED, config.tied_embeddings)
   if 'model_type' not in given:
     attributes = _write_llama(config)
-  family, reread = read_attributes(families, attributes, config.max_positions)
+  family, reread = read_attributes(attributes, config.max_positions)
   lost = [
     f'{field.name} = {getattr(config, field.name)}'
     for field in dataclasses.fields(config)
