@@ -168,7 +168,7 @@ def _fit(directory, told_by, attributes, max_length, open_named) -> _Plan:
     (head,) = family.sources['unembedding'].names
     config = dataclasses.replace(config, tied_embeddings=head not in tensors)
     shapes = conversion.shape_params(config)
-  sources = conversion.list_sources(family, config, shapes)
+  sources = conversion.fill(family.table(config), shapes)
   form = devices.here()
   model = variants.for_device(transformer.build(config), form)
   if tensors is None:  # They are checked once they are here.

@@ -127,7 +127,7 @@ def _list_special_tokens(tokenizer, eos) -> dict[str, Any]:
 
 def _cut_params(directory, family, model, params, dtype):
   shapes = conversion.shape_params(model.config)
-  sources = conversion.list_sources(family, model.config, shapes)
+  sources = conversion.fill(family.table(model.config), shapes)
   params = flax.traverse_util.flatten_dict(params, sep='/')
   if params.keys() != shapes.keys():
     raise CheckpointError(

@@ -10,9 +10,11 @@ import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 import safetensors.numpy
 
+import specjax
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
 from specjax.checkpoints import CheckpointError, parameters
@@ -299,6 +301,37 @@ def test_a_layer_that_drafts_is_left_out(name, tmp_path):
   path = reference._replace(tensors=more).write(tmp_path / 'two')
   with pytest.raises(CheckpointError, match=r'model\.layers\.3\.eh_proj'):
     checkpoints.describe(path)
+
+
+@pytest.mark.parametrize('way', ['flat', 'nested', 'restored'])
+def test_a_tree_is_the_target_of_its_directory(way, directory, tmp_path):
+  reference = family_outputs.load('llama')
+  tree = reference.tensors
+  if way != 'flat':
+    names = {tuple(name.split('.')): x for name, x in tree.items()}
+    tree = flax.traverse_util.unflatten_dict(names)
+  if way == 'restored':
+    with ocp.StandardCheckpointer() as checkpointer:
+      checkpointer.save(tmp_path / 'orbax', tree)
+      checkpointer.wait_until_finished()
+      tree = checkpointer.restore(tmp_path / 'orbax')
+  made = specjax.from_pytree(reference.config, tree)
+  loaded = specjax.load(directory, layout='whole')
+  assert made.model == loaded.model
+  assert_same(made.params, loaded.params)
+
+
+@pytest.mark.parametrize(
+  ('name', 'given'),
+  [
+    ('model.norm.bias', np.zeros(24)),
+    *((NORM, x) for x in (None, np.zeros(23), np.zeros(24, int), 'zeros')),
+  ],
+)
+def test_a_tree_of_another_model_is_refused(name, given):
+  config, tree, *_ = family_outputs.load('llama')
+  with pytest.raises(CheckpointError, match=name):
+    specjax.from_pytree(config, tree | {name: given})
 
 
 @pytest.mark.parametrize('stored', ['float64', 'float32', 'bfloat16'])

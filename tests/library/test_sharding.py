@@ -30,7 +30,7 @@ def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
   places = transformer.shardings(config, placement)
   places = flax.traverse_util.flatten_dict(places, sep='/')
   found = 0
-  for key, source in conversion.list_sources(family, config, shapes).items():
+  for key, source in conversion.fill(family.table(config), shapes).items():
     cutting, names = source
     shape = shapes[key].shape
     x = np.arange(np.prod(shape)).reshape(shape)

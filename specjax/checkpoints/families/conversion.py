@@ -9,7 +9,7 @@ import flax.traverse_util
 import jax
 
 from specjax.checkpoints.families import FAMILIES, rope, values, wrappers
-from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
+from specjax.checkpoints.families.table import HARMLESS, ONLY, Family
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import CPU
@@ -197,13 +197,6 @@ def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of a model's parameters, '/' between the keys."""
   shapes = transformer.shape_params(config)
   return flax.traverse_util.flatten_dict(shapes, sep='/')
-
-
-def list_sources(
-  family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
-) -> dict[str, Tensors]:
-  """Returns the sources of parameters of a family; see `fill`."""
-  return fill(family.table(config), shapes)
 
 
 def fill(table: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
