@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
-from specjax.checkpoints import CheckpointError, files
+from specjax.checkpoints import files
 from specjax.checkpoints.families import conversion, values
 from specjax.models import transformer
 from tests.support.directories import (
@@ -18,6 +18,7 @@ from tests.support.directories import (
   edit_config,
   edit_tensors,
   read_config,
+  refused,
 )
 
 CONFIG = transformer.TransformerConfig(
@@ -120,8 +121,7 @@ def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
   edit_tensors(path, lambda t: t.update({'lm_head.weight': table}))
   assert_same(checkpoints.load(path)[1], params)
   edit_tensors(path, lambda t: t.update({'lm_head.weight': table + 1}))
-  with pytest.raises(CheckpointError, match=r'unused.*lm_head'):
-    checkpoints.load(path)
+  refused(r'unused.*lm_head', checkpoints.load, path)
 
 
 @pytest.mark.parametrize(
@@ -165,27 +165,20 @@ def test_load_rejects_a_config_by_attribute(changes, message, saved):
   edit_config(saved, **changes)
   # The weights must not be needed to find out.
   (saved / 'model.safetensors').unlink()
-  with pytest.raises(CheckpointError, match=message) as caught:
-    checkpoints.load(saved)
-  assert str(caught.value).startswith(str(saved / 'config.json'))
-  assert '\n' not in str(caught.value)
+  said = refused(message, checkpoints.load, saved)
+  assert said.startswith(str(saved / 'config.json'))
 
 
 def test_load_rejects_an_incomplete_directory(saved, tmp_path):
-  with pytest.raises(CheckpointError, match='is no directory'):
-    checkpoints.load(tmp_path / 'none')
+  refused('is no directory', checkpoints.load, tmp_path / 'none')
   (saved / 'model.safetensors').rename(saved / 'other.bin')
-  with pytest.raises(CheckpointError, match=r'model.safetensors is missing'):
-    checkpoints.load(saved)
+  refused(r'model.safetensors is missing', checkpoints.load, saved)
   (saved / 'config.json').write_text('{"model_type": ')
-  with pytest.raises(CheckpointError, match='no valid JSON'):
-    checkpoints.load(saved)
+  refused('no valid JSON', checkpoints.load, saved)
   (saved / 'config.json').write_text('[]')
-  with pytest.raises(CheckpointError, match='JSON object'):
-    checkpoints.load(saved)
+  refused('JSON object', checkpoints.load, saved)
   (saved / 'config.json').unlink()
-  with pytest.raises(CheckpointError, match=r'config.json is missing'):
-    checkpoints.load(saved)
+  refused(r'config.json is missing', checkpoints.load, saved)
 
 
 _KEY, _NORM = 'model.layers.1.self_attn.k_proj.weight', 'model.norm.weight'
@@ -216,15 +209,12 @@ _KEY, _NORM = 'model.layers.1.self_attn.k_proj.weight', 'model.norm.weight'
 def test_load_names_tensors_that_do_not_fit(config, change, message, saved):
   edit_config(saved, **config)
   edit_tensors(saved, change)
-  with pytest.raises(CheckpointError, match=message):
-    checkpoints.load(saved)
+  refused(message, checkpoints.load, saved)
 
 
 def test_save_takes_no_place_that_is_taken(saved):
-  with pytest.raises(CheckpointError, match='exists'):
-    checkpoints.save(saved, *make())
-  with pytest.raises(CheckpointError, match='exists'):
-    checkpoints.save(saved / 'config.json', *make())
+  refused('exists', checkpoints.save, saved, *make())
+  refused('exists', checkpoints.save, saved / 'config.json', *make())
   empty = saved.parent / 'a' / 'b'
   empty.mkdir(parents=True)
   checkpoints.save(empty, *make())
@@ -260,8 +250,7 @@ def test_interrupted_save_leaves_nothing(tmp_path):
 )  # fmt: skip
 def test_save_rejects_what_no_family_has(changes, message, tmp_path):
   model, params = make(dataclasses.replace(CONFIG, **changes))
-  with pytest.raises(CheckpointError, match=message):
-    checkpoints.save(tmp_path / 'a', model, params)
+  refused(message, checkpoints.save, tmp_path / 'a', model, params)
   assert not list(tmp_path.iterdir())
 
 
@@ -269,16 +258,12 @@ def test_save_rejects_parameters_of_another_model(tmp_path):
   model, params = make()
   path = tmp_path / 'a'
   _, tied = make(TIED)
-  with pytest.raises(CheckpointError, match='missing: unembedding'):
-    checkpoints.save(path, model, tied)
+  refused('missing: unembedding', checkpoints.save, path, model, tied)
   bad = params | {'embedding': params['embedding'][:7]}
-  with pytest.raises(CheckpointError, match=r'embedding has shape \(7, 8\)'):
-    checkpoints.save(path, model, bad)
+  refused(r'embedding has shape \(7, 8\)', checkpoints.save, path, model, bad)
   bad = params | {'embedding': params['embedding'] * 1e6}
-  with pytest.raises(CheckpointError, match='fit into float16'):
-    checkpoints.save(path, model, bad)
-  with pytest.raises(CheckpointError, match='save as int8'):
-    checkpoints.save(path, model, params, dtype=jnp.int8)
+  refused('fit into float16', checkpoints.save, path, model, bad)
+  refused('save as int8', checkpoints.save, path, model, params, dtype=jnp.int8)
   assert not list(tmp_path.iterdir())
 
 
@@ -292,8 +277,7 @@ def test_eos_ids_come_from_the_first_file_that_has_them(saved):
   generation.unlink()
   assert checkpoints.eos_ids(saved) == (3,)
   edit_config(saved, eos_token_id='</s>')
-  with pytest.raises(CheckpointError, match='eos_token_id'):
-    checkpoints.eos_ids(saved)
+  refused('eos_token_id', checkpoints.eos_ids, saved)
 
 
 @pytest.mark.parametrize(('eos', 'ids'), [((4,), 4), ((4, 7), [4, 7])])
@@ -334,17 +318,14 @@ def test_equal_tokenizers_are_read_once(tmp_path):
 
 def test_tokenizer_travels_with_the_model(tmp_path):
   path = tmp_path / 'a'
-  with pytest.raises(CheckpointError, match='has 12 tokens'):
-    checkpoints.save(path, *make(), tokenizer=make_tokenizer(12))
+  refused('has 12 tokens', checkpoints.save, path, *make(), make_tokenizer(12))
   checkpoints.save(path, *make(), tokenizer=make_tokenizer(11))
   assert checkpoints.load_tokenizer(path).encode('w3 w1 w9') == [3, 1, 9]
   assert checkpoints.eos_ids(path) == (10,)
   (path / 'tokenizer.json').write_text('{')
-  with pytest.raises(CheckpointError, match='cannot be read'):
-    checkpoints.load_tokenizer(path)
+  refused('cannot be read', checkpoints.load_tokenizer, path)
   (path / 'tokenizer.json').unlink()
-  with pytest.raises(CheckpointError, match='has no tokenizer'):
-    checkpoints.load_tokenizer(path)
+  refused('has no tokenizer', checkpoints.load_tokenizer, path)
 
 
 def test_long_lists_of_names_are_cut():

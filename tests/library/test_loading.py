@@ -17,13 +17,18 @@ import safetensors.numpy
 import specjax
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
-from specjax.checkpoints import CheckpointError, parameters
+from specjax.checkpoints import files, parameters
 from specjax.checkpoints.families import conversion
 from specjax.drafters import plain
 from specjax.models import rotary
 from specjax.types import Params, Spec
 from tests.support import family_outputs, models, processes, tiny_families
-from tests.support.directories import assert_same, edit_config, edit_tensors
+from tests.support.directories import (
+  assert_same,
+  edit_config,
+  edit_tensors,
+  refused,
+)
 
 INDEX = 'model.safetensors.index.json'
 
@@ -55,10 +60,7 @@ def test_shards_are_the_whole(directory):
   assert again is model
   assert_same(parts, whole)
   (directory / 'model-1.safetensors').unlink()
-  with pytest.raises(
-    CheckpointError, match=r'model-1\.safetensors of .* missing'
-  ):
-    checkpoints.load(directory)
+  refused(r'model-1\.safetensors of .* missing', checkpoints.load, directory)
 
 
 def test_a_description_is_that_of_what_is_loaded(directory):
@@ -74,8 +76,7 @@ def test_a_description_is_that_of_what_is_loaded(directory):
   assert (found.family, found.model) == ('llama', model)
   assert found.stored_bytes == sum(file.stat().st_size for file in files)
   files[0].unlink()
-  with pytest.raises(CheckpointError, match='missing'):
-    checkpoints.describe(directory)
+  refused('missing', checkpoints.describe, directory)
   assert not checkpoints.has_tokenizer(directory)
   (directory / 'tokenizer.json').write_text('{}')
   assert checkpoints.has_tokenizer(directory)
@@ -103,8 +104,7 @@ def test_an_index_that_lies_is_refused(lie, message, directory):
   places = shard(directory)
   index = {} if lie is None else {'weight_map': places | lie}
   (directory / INDEX).write_text(json.dumps(index))
-  with pytest.raises(CheckpointError, match=message):
-    checkpoints.load(directory)
+  refused(message, checkpoints.load, directory)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,7 @@ def test_a_damaged_shard_is_named(damage, directory):
   shard(directory)
   file = directory / 'model-2.safetensors'
   file.write_bytes(damage(file.read_bytes()))
-  with pytest.raises(
-    CheckpointError, match=r'model-2\.safetensors is truncated or'
-  ):
-    checkpoints.load(directory)
+  refused(r'model-2\.safetensors is truncated or', checkpoints.load, directory)
 
 
 @pytest.mark.parametrize(
@@ -135,17 +132,13 @@ def test_a_damaged_shard_is_named(damage, directory):
 def test_pickled_weights_are_never_read(name, directory):
   (directory / 'model.safetensors').unlink()
   (directory / name).write_bytes(b'cos\nsystem\n(S"false"\ntR.')
-  with pytest.raises(
-    CheckpointError, match=f'{name} is pickled.*save_pretrained'
-  ):
-    checkpoints.load(directory)
+  refused(f'{name} is pickled.*save_pretrained', checkpoints.load, directory)
 
 
 def test_pickled_heads_need_torch(tmp_path, monkeypatch):
   (tmp_path / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n(S"false"\ntR.')
   monkeypatch.setitem(sys.modules, 'torch', None)
-  with pytest.raises(CheckpointError, match='is not installed: pip'):
-    checkpoints.files.open_tensors(tmp_path, of_head=True)
+  refused('is not installed: pip', files.open_tensors, tmp_path, True)
 
 
 @pytest.mark.parametrize(
@@ -278,11 +271,9 @@ def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
   edit_tensors(
     path, lambda x: x | {'speech_tower.weight': np.ones(3, np.float32)}
   )
-  with pytest.raises(CheckpointError, match='speech_tower'):
-    checkpoints.load(path)
+  refused('speech_tower', checkpoints.load, path)
   edit_config(path, speech_config={})
-  with pytest.raises(CheckpointError, match='speech_config'):
-    checkpoints.load(path)
+  refused('speech_config', checkpoints.load, path)
 
 
 @pytest.mark.parametrize('name', ['deepseek_v2', 'deepseek_v3'])
@@ -299,8 +290,7 @@ def test_a_layer_that_drafts_is_left_out(name, tmp_path):
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
   more['model.layers.3.eh_proj.weight'] = np.zeros((3, 3), np.float16)
   path = reference._replace(tensors=more).write(tmp_path / 'two')
-  with pytest.raises(CheckpointError, match=r'model\.layers\.3\.eh_proj'):
-    checkpoints.describe(path)
+  refused(r'model\.layers\.3\.eh_proj', checkpoints.describe, path)
 
 
 @pytest.mark.parametrize('way', ['flat', 'nested', 'restored'])
@@ -330,8 +320,7 @@ def test_a_tree_is_the_target_of_its_directory(way, directory, tmp_path):
 )
 def test_a_tree_of_another_model_is_refused(name, given):
   config, tree, *_ = family_outputs.load('llama')
-  with pytest.raises(CheckpointError, match=name):
-    specjax.from_pytree(config, tree | {name: given})
+  refused(name, specjax.from_pytree, config, tree | {name: given})
 
 
 @pytest.mark.parametrize('stored', ['float64', 'float32', 'bfloat16'])
@@ -364,8 +353,7 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
   spec = Spec(model, plain.make(), verify.token)
   with pytest.raises(ValueError, match='the target has 9 positions'):
     models.run(spec, Params(None, None), [[1] * 9], sampling.make(1))
-  with pytest.raises(CheckpointError, match='max_length = 129'):
-    checkpoints.load(path, max_length=129)
+  refused('max_length = 129', checkpoints.load, path, max_length=129)
   path = family_outputs.load('gpt_neox').write(tmp_path / 'gpt_neox')
   model, _ = checkpoints.load(path, max_length=256)
   assert model.config.max_positions == 256
@@ -395,10 +383,8 @@ def test_a_window_of_any_size_is_written_back(name):
 def test_other_models_have_the_length_they_have(directory):
   model, _ = checkpoints.load(directory, max_length=10)
   assert model.config.max_positions == 64
-  with pytest.raises(CheckpointError, match='more than the 64'):
-    checkpoints.load(directory, max_length=65)
-  with pytest.raises(CheckpointError, match='at least 1'):
-    checkpoints.load(directory, max_length=0)
+  refused('more than the 64', checkpoints.load, directory, max_length=65)
+  refused('at least 1', checkpoints.load, directory, max_length=0)
 
 
 @pytest.mark.parametrize('name', ['nothing', './a/b', '../a', 'a/b/c', ''])

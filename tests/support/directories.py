@@ -7,7 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 import safetensors.numpy
+
+from specjax.checkpoints import CheckpointError
 
 CONFIG, WEIGHTS = 'config.json', 'model.safetensors'
 
@@ -45,3 +48,11 @@ def edit_tensors(
 def assert_same(a: Any, b: Any) -> None:
   """Asserts that two trees have the same numbers."""
   jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def refused(message: str, call: Callable, *given: Any, **options: Any) -> str:
+  """Asserts that a call refuses a checkpoint, in one line; returns the line."""
+  with pytest.raises(CheckpointError, match=message) as caught:
+    call(*given, **options)
+  assert '\n' not in str(caught.value)
+  return str(caught.value)
