@@ -124,51 +124,6 @@ def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
   refused(r'unused.*lm_head', checkpoints.load, path)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'model_type': 'mamba'}, r"'mamba' is unknown; known are llama"),
-    ({'model_type': ...}, r'model_type None is unknown'),
-    ({'sliding_window': 64}, r'unsupported config attribute sliding_window'),
-    ({'head_dim': 7}, r'head_dim = 7 must be even'),
-    ({'hidden_size': ...}, r'hidden_size is missing; .*config\.json'),
-    ({'hidden_size': '8'}, r"hidden_size = '8'; expected a"),
-    ({'rms_norm_eps': True}, r'rms_norm_eps = True; expected a positive'),
-    ({'mlp_bias': 1}, r'mlp_bias = 1; expected true or false'),
-    ({'hidden_act': 'mish'}, r"hidden_act = 'mish'; expected one of silu"),
-    ({'num_key_value_heads': 3}, r'num_heads \(4\) must be a multiple'),
-    ({'pretraining_tp': 2}, r'pretraining_tp = 2; only 1 is'),
-    ({'rope_scaling': 2}, r'rope_scaling = 2 must be an object'),
-    (
-      {'rope_parameters': {'type': 'ntk', 'factor': 2.0}},
-      "unsupported config attribute rope_type = 'ntk'; expected one",
-    ),
-    # Beside rope_parameters that say otherwise.
-    (
-      {'rope_scaling': {'type': 'linear', 'factor': 2.0}},
-      "rope_type = 'default' and 'linear'; expected one of",
-    ),
-    (
-      {'rope_parameters': {'rope_type': 'llama3'}},
-      "rope_type = 'llama3': config attribute factor is missing",
-    ),
-    (
-      {'rope_parameters': {'rope_type': 'linear', 'factor': 2, 'a': 1}},
-      'unsupported config attribute rope_parameters: a = 1',
-    ),
-    ({'partial_rotary_factor': 0.5}, 'partial_rotary_factor = 0.5; expected 1'),
-    ({'rope_theta': 7.0}, 'rope_theta = 7.0 but rope_parameters.rope_theta'),
-    ({'architectures': ['LlamaForX']}, r'LlamaForX.*only \[.LlamaForCausalLM'),
-  ],
-)
-def test_load_rejects_a_config_by_attribute(changes, message, saved):
-  edit_config(saved, **changes)
-  # The weights must not be needed to find out.
-  (saved / 'model.safetensors').unlink()
-  said = refused(message, checkpoints.load, saved)
-  assert said.startswith(str(saved / 'config.json'))
-
-
 def test_load_rejects_an_incomplete_directory(saved, tmp_path):
   refused('is no directory', checkpoints.load, tmp_path / 'none')
   (saved / 'model.safetensors').rename(saved / 'other.bin')
