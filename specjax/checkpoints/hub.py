@@ -171,12 +171,10 @@ def _complete(directory: pathlib.Path, of_head: bool = False) -> pathlib.Path:
   if model is None:
     return directory
   # The files that an index lists are known once it is here.
-  for _ in range(2):
+  pickled = ((PICKLED_INDEX, *_OF_HEADS),) * (2 * of_head)
+  for others in ((INDEX,), (INDEX,), *pickled):
     if missing := _missing(directory, of_head):
-      _fetch(model, (INDEX, *missing))
-  for _ in range(2 * of_head):
-    if missing := _missing(directory, of_head):
-      _fetch(model, (PICKLED_INDEX, *_OF_HEADS, *missing))
+      _fetch(model, (*others, *missing))
   for file in _missing(directory, of_head):
     _fetch(model, file=file)
   return directory

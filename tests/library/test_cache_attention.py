@@ -18,6 +18,7 @@ from specjax.types import KV
 from tests.support import attention as by_hand
 from tests.support import models
 
+pytestmark = pytest.mark.usefixtures('float64')
 SLOTS, B, T, G, R, D = 96, 4, 3, 2, 2, 4
 LENGTH = np.array([0, 5, 64, 90], np.int32)
 WALK = cache_attention.walk(32, 8)
@@ -41,11 +42,6 @@ CASES = [
   (FUSED, {'window': 11, 'bias': True}, 2e-6),
   (FUSED, {'window': 11, 'sinks': 3}, 2e-6),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _double(float64):
-  """Every test of this file."""
 
 
 @functools.partial(jax.jit, static_argnames=('window', 'cap', 'way', 'sinks'))
