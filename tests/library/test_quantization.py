@@ -90,7 +90,7 @@ def weigh(q, zeros, scales, group):
   )
 
 
-def fp8(shape, seed, form, scale_dtype=np.float32):
+def fp8(shape, seed, ending='scale_inv', form='block', scale_dtype=np.float32):
   x = Random(shape, seed, 0, 127)  # without NaN
   q = x.q | x.random.integers(0, 2, shape) << 7
   rows, columns = {
@@ -106,17 +106,11 @@ def fp8(shape, seed, form, scale_dtype=np.float32):
     at = {'block': (i // 32, j // 20), 'channel': (i, 0), 'tensor': (0, 0)}
     scale = float(scales[at[form]])
     weight[i, j] *= 2.0 ** (scale - 127) if scale_dtype == np.uint8 else scale
-  stored = q.astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
-  return weight, stored, scales if form != 'tensor' else scales.reshape(())
-
-
-def named_fp8(ending, form, dtype=np.float32):
-  def make(shape, seed):
-    weight, values, scales = fp8(shape, seed, form, dtype)
-    spare = {'input_scale': np.ones((1,), np.float32)}
-    return weight, {'weight': values, f'weight_{ending}': scales} | spare
-
-  return make
+  return weight, {
+    'weight': q.astype(np.uint8).view(ml_dtypes.float8_e4m3fn),
+    f'weight_{ending}': scales if form != 'tensor' else scales.reshape(()),
+    'input_scale': np.ones((1,), np.float32),
+  }
 
 
 def int8(shape, seed):
@@ -188,37 +182,34 @@ def compressed(form, **weights):
   }
 
 
-def part(make, **options):
-  return functools.partial(make, **options)
-
-
+part = functools.partial
 BLOCK = {'quant_method': 'fp8', 'weight_block_size': [32, 20]}
 GPTQ = {'quant_method': 'gptq', 'bits': 4, 'group_size': GROUP}
+FLOAT = {'num_bits': 8, 'type': 'float'}
+NARROW = part(fp8, ending='scale', scale_dtype=ml_dtypes.bfloat16)
 FOUR = {'num_bits': 4, 'type': 'int', 'group_size': GROUP}
 FORMATS = {
-  'fp8': (BLOCK, named_fp8('scale_inv', 'block')),
+  'fp8': (BLOCK, fp8),
   'fp8-exponents': (
     BLOCK | {'scale_fmt': 'ue8m0'},
-    named_fp8('scale_inv', 'block', np.uint8),
+    part(fp8, scale_dtype=np.uint8),
   ),
-  'fp8-bytes': (
-    BLOCK,
-    named_fp8('scale_inv', 'block', ml_dtypes.float8_e8m0fnu),
-  ),
+  'fp8-bytes': (BLOCK, part(fp8, scale_dtype=ml_dtypes.float8_e8m0fnu)),
   'fp8-tensor': (
     {'quant_method': 'fp8', 'activation_scheme': 'static'},
-    named_fp8('scale', 'tensor'),
+    part(fp8, ending='scale', form='tensor'),
   ),
-  'fbgemm': ({'quant_method': 'fbgemm_fp8'}, named_fp8('scale', 'channel')),
+  'fbgemm': (
+    {'quant_method': 'fbgemm_fp8'},
+    part(fp8, ending='scale', form='channel'),
+  ),
   'float-quantized': (
-    compressed('float-quantized', num_bits=8, type='float'),
-    named_fp8('scale', 'channel', ml_dtypes.bfloat16),
+    compressed('float-quantized', **FLOAT),
+    part(NARROW, form='channel'),
   ),
   'float-blocks': (
-    compressed(
-      'float-quantized', num_bits=8, type='float', block_structure=[32, 20]
-    ),
-    named_fp8('scale', 'block', ml_dtypes.bfloat16),
+    compressed('float-quantized', **FLOAT, block_structure=[32, 20]),
+    NARROW,
   ),
   'int-quantized': (
     compressed('int-quantized', num_bits=8, type='int', symmetric=False),
