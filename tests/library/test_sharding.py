@@ -170,6 +170,17 @@ def test_heads_that_are_not_divided_are_refused(folder):
     meshes.check_heads(Mesh(model=3, split_draft=True), described)
 
 
+def described(layers, **heads):
+  """A target of so many layers, and a draft of one."""
+  return {
+    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
+    for name, n in (('target', layers), ('draft lm', 1))
+  }
+
+
+FOUR = {'num_heads': 4, 'num_kv_heads': 4}
+
+
 @pytest.mark.parametrize(
   ('layers', 'devices', 'asked', 'split'),
   [
@@ -186,13 +197,8 @@ def test_a_draft_is_split_where_it_would_read_more(
 ):
   mesh = Mesh(model=devices, split_draft=asked)
   given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,)))
-  heads = {'num_heads': 4, 'num_kv_heads': 4}
-  described = {
-    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
-    for name, n in (('target', layers), ('draft lm', 1))
-  }
   assert given.mesh.facts()['split_draft'] is asked
-  chosen = memory.choose_split(given, described).mesh
+  chosen = memory.choose_split(given, described(layers, **FOUR)).mesh
   assert chosen.split_draft is split
   assert chosen.facts()['split_draft'] is split
 
@@ -208,21 +214,13 @@ def test_a_draft_is_read_with_the_rows_of_a_device(
   )
   mesh = Mesh(data=2, model=2)
   given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,), batch=6))
-  heads = {'num_heads': 4, 'num_kv_heads': 4}
-  described = {
-    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
-    for name, n in (('target', 2), ('draft lm', 1))
-  }
-  assert memory.choose_split(given, described).mesh.split_draft is split
+  chosen = memory.choose_split(given, described(2, **FOUR)).mesh
+  assert chosen.split_draft is split
 
 
 def test_a_draft_whose_heads_are_not_divided_stays_whole(folder):
   given = plan(tiny.experiment(folder, mesh=Mesh(model=3), gammas=(4,)))
-  model = models.tiny(11, 1)
-  described = dict.fromkeys(
-    ('target', 'draft lm'), checkpoints.Description('llama', model, 0)
-  )
-  assert memory.choose_split(given, described).mesh.split_draft is False
+  assert memory.choose_split(given, described(1)).mesh.split_draft is False
 
 
 def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):
