@@ -16,7 +16,7 @@ import json
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 
-from specjax.checkpoints.families import FAMILIES, conversion, wrappers
+from specjax.checkpoints.families import conversion, wrappers
 from specjax.cli import command
 from specjax.errors import install, need
 
@@ -25,7 +25,7 @@ def reads(kind: str) -> bool:
   """Returns true if the default configuration of a type is read."""
   try:
     attributes = transformers.CONFIG_MAPPING[kind]().to_dict()
-    conversion.read_attributes(FAMILIES, attributes)
+    conversion.read_attributes(attributes)
   except (ValueError, StrictDataclassError):  # One has no default that holds.
     return False
   return True

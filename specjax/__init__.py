@@ -26,7 +26,7 @@ if TYPE_CHECKING:
   from specjax.api.request import Request as Request
   from specjax.api.streaming import Piece as Piece
   from specjax.api.streaming import stream as stream
-  from specjax.checkpoints.from_tree import from_pytree as from_pytree
+  from specjax.checkpoints.loading import from_pytree as from_pytree
   from specjax.models.check import check_model as check_model
   from specjax.models.own import Sizes as Sizes
   from specjax.models.own import adapt as adapt
@@ -51,7 +51,7 @@ _MODULES = {
     'api.decoding': ('Decoded', 'decode', 'load'),
     'api.request': ('Request',),
     'api.streaming': ('Piece', 'stream'),
-    'checkpoints.from_tree': ('from_pytree',),
+    'checkpoints.loading': ('from_pytree',),
     'models.check': ('check_model',),
     'models.own': ('Sizes', 'adapt'),
     'models.transformer': ('Model', 'Output'),

@@ -21,7 +21,9 @@ def need(condition, message: str) -> None:
 
 
 @contextlib.contextmanager
-def blame(before: str = '') -> Iterator[None]:
+def blame(
+  before: str = '', kind: type[UserError] = UserError
+) -> Iterator[None]:
   """Turns a ValueError of the library into a UserError.
 
   Use it only around calls that check values of a user: any other ValueError is
@@ -29,11 +31,12 @@ def blame(before: str = '') -> Iterator[None]:
 
   Args:
     before: precedes the message: the field.
+    kind: of the error that it becomes.
   """
   try:
     yield
   except ValueError as error:
-    raise UserError(f'{before}{error}') from error
+    raise kind(f'{before}{error}') from error
 
 
 @contextlib.contextmanager
@@ -50,6 +53,11 @@ def writing(field: str, path: str | os.PathLike) -> Iterator[None]:
       f'{field}: {place} cannot be used ({error.strerror or error}); '
       f'{remedy(error)}, or choose another folder'
     ) from error
+
+
+def first_line(error: BaseException) -> str:
+  """Returns the first line of what an error of other code says."""
+  return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 def remedy(error: OSError) -> str:

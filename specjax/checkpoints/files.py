@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from specjax.errors import UserError, install
+from specjax.errors import UserError, first_line, install
 
 CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
@@ -24,22 +24,22 @@ GGUF = 'model.gguf'  # a link to a file, see `gguf_files`
 PICKLED = 'pytorch_model.bin'
 PICKLED_INDEX = 'pytorch_model.bin.index.json'
 # Floats of eight bits, as headers of safetensors files call them.
-_EIGHT = {
+EIGHT = {
   'F8_E4M3': ml_dtypes.float8_e4m3fn,
   'F8_E5M2': ml_dtypes.float8_e5m2,
   'F8_E8M0': ml_dtypes.float8_e8m0fnu,
 }
-# Types of torch, as headers of safetensors files call them.
-_TORCH = {
-  'torch.float64': 'F64',
-  'torch.float32': 'F32',
-  'torch.float16': 'F16',
-  'torch.bfloat16': 'BF16',
-  'torch.uint8': 'U8',
-  'torch.int8': 'I8',
-  'torch.int32': 'I32',
-  'torch.int64': 'I64',
-  'torch.bool': 'BOOL',
+# What these headers call other types of arrays and of torch.
+CODES = {
+  'float64': 'F64',
+  'float32': 'F32',
+  'float16': 'F16',
+  'bfloat16': 'BF16',
+  'uint8': 'U8',
+  'int8': 'I8',
+  'int32': 'I32',
+  'int64': 'I64',
+  'bool': 'BOOL',
 }
 
 
@@ -172,7 +172,7 @@ def open_tensors(
     for name in names:
       part = file.get_slice(name)
       dtype, source = part.get_dtype(), file
-      if dtype in _EIGHT:
+      if dtype in EIGHT:
         source = eight = eight or _Mapped(path)
       shape = tuple(part.get_shape())
       tensors[name] = Tensor(source, path, name, shape, dtype)
@@ -211,7 +211,7 @@ class _Mapped:
     entry = self._header[name]
     return np.memmap(
       self._path,
-      _EIGHT[entry['dtype']],
+      EIGHT[entry['dtype']],
       'r',
       self._begin + entry['data_offsets'][0],
       tuple(entry['shape']),
@@ -248,16 +248,15 @@ class Pickled:
     except OSError:
       raise
     except Exception as error:  # Damaged files raise whatever they mean.
-      reason = (str(error) or repr(error)).splitlines()[0]
       raise CheckpointError(
-        f'torch does not read {path} ({reason}): copy it again, or, where you '
-        'trust it, load it with torch and write safetensors'
+        f'torch does not read {path} ({first_line(error)}): copy it again, or, '
+        'where you trust it, load it with torch and write safetensors'
       ) from None
     self._tensors = content if isinstance(content, dict) else {}
     if not self._tensors or not all(
       isinstance(x, torch.Tensor)
       and x.layout is torch.strided
-      and str(x.dtype) in _TORCH
+      and _code_of(x) in CODES.values()
       for x in self._tensors.values()
     ):
       raise CheckpointError(
@@ -272,6 +271,11 @@ class Pickled:
     return _PickledTensor(self._tensors[name].detach())
 
 
+def _code_of(tensor: Any) -> str | None:
+  """Returns the type of a tensor of torch; None: no file has such tensors."""
+  return CODES.get(str(tensor.dtype).removeprefix('torch.'))
+
+
 @dataclasses.dataclass(frozen=True)
 class _PickledTensor:
   """A tensor of torch that has not been read yet."""
@@ -282,7 +286,7 @@ class _PickledTensor:
     return list(self.tensor.shape)
 
   def get_dtype(self) -> str:
-    return _TORCH[str(self.tensor.dtype)]
+    return _code_of(self.tensor)
 
   def __getitem__(self, index) -> np.ndarray:
     part = self.tensor[index]

@@ -25,6 +25,7 @@ from specjax.checkpoints.files import (
   Tensor,
   list_shards,
 )
+from specjax.errors import first_line
 
 # What describes a model: no weights, and no code.
 _DESCRIPTION = (
@@ -117,7 +118,7 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
   if not directory.is_dir():
     model = _parse(path)
     if model is not None and model.file and not directory.exists():
-      return gguf_files.folder_of(_fetch_file(model, model.file))
+      return gguf_files.folder_of(_fetch(model, file=model.file))
     if model is None or directory.exists():
       raise CheckpointError(
         f'{directory} is no directory and no GGUF file; pass a directory that '
@@ -126,7 +127,7 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
       )
     directory = _fetch(model, _DESCRIPTION)
     if not (directory / CONFIG).is_file():
-      _fetch_file(model, CONFIG)
+      _fetch(model, file=CONFIG)
   return _complete(directory) if weights else directory
 
 
@@ -170,14 +171,12 @@ def _complete(directory: pathlib.Path, of_head: bool = False) -> pathlib.Path:
   if model is None:
     return directory
   # The files that an index lists are known once it is here.
-  for _ in range(2):
+  pickled = ((PICKLED_INDEX, *_OF_HEADS),) * (2 * of_head)
+  for others in ((INDEX,), (INDEX,), *pickled):
     if missing := _missing(directory, of_head):
-      _fetch(model, (INDEX, *missing))
-  for _ in range(2 * of_head):
-    if missing := _missing(directory, of_head):
-      _fetch(model, (PICKLED_INDEX, *_OF_HEADS, *missing))
+      _fetch(model, (*others, *missing))
   for file in _missing(directory, of_head):
-    _fetch_file(model, file)
+    _fetch(model, file=file)
   return directory
 
 
@@ -209,37 +208,36 @@ def headers(directory: pathlib.Path) -> dict[str, Tensor] | None:
   }
 
 
-def _fetch(model: _Model, patterns: tuple[str, ...]) -> pathlib.Path:
-  """Fetches files of a model that the cache lacks; returns its snapshot."""
+def _fetch(
+  model: _Model, patterns: tuple[str, ...] = (), file: str = ''
+) -> pathlib.Path:
+  """Fetches files of a model that the cache lacks; returns its snapshot.
+
+  Args:
+    model: the model.
+    patterns: of the files.
+    file: one that must be there instead, which is returned.
+
+  Raises:
+    CheckpointError: they cannot be fetched; says why.
+  """
   # Takes a second to import, and local directories do not need it.
   import huggingface_hub
 
+  place = {'revision': model.revision, 'cache_dir': model.cache}
   try:
-    return pathlib.Path(
-      huggingface_hub.snapshot_download(
+    if file:
+      found = huggingface_hub.hf_hub_download(model.name, file, **place)
+    else:
+      found = huggingface_hub.snapshot_download(
         model.name,
-        revision=model.revision,
-        cache_dir=model.cache,
-        allow_patterns=list(patterns),
-        ignore_patterns=list(_NESTED),
+        allow_patterns=[*patterns],
+        ignore_patterns=[*_NESTED],
+        **place,
       )
-    )
   except Exception as error:  # Of the network, the Hub, or the disk.
-    raise CheckpointError(_why(model, error)) from error
-
-
-def _fetch_file(model: _Model, file: str) -> pathlib.Path:
-  """Fetches a file that must be there; says why where it cannot."""
-  import huggingface_hub
-
-  try:
-    return pathlib.Path(
-      huggingface_hub.hf_hub_download(
-        model.name, file, revision=model.revision, cache_dir=model.cache
-      )
-    )
-  except Exception as error:
     raise CheckpointError(_why(model, error, file)) from error
+  return pathlib.Path(found)
 
 
 def _lacks(model: _Model, file: str) -> str:
@@ -255,7 +253,7 @@ def _why(model: _Model, error: Exception, file: str = '') -> str:
   from huggingface_hub import errors
 
   cause = error.__cause__ or error
-  reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+  reason = first_line(cause)
   log_in = 'log in with `hf auth login` or set HF_TOKEN'
   absent = f'{model} is no directory, and no such model is in the cache'
   if file:

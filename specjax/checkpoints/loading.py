@@ -7,7 +7,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.traverse_util
@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import own, parameters, quantization
-from specjax.checkpoints.families import FAMILIES, conversion, wrappers
+from specjax.checkpoints.families import conversion, wrappers
 from specjax.checkpoints.families.table import Family, Tensors
 from specjax.checkpoints.files import (
+  CODES,
   CONFIG,
+  EIGHT,
   CheckpointError,
   Tensor,
   open_tensors,
@@ -28,9 +30,11 @@ from specjax.checkpoints.files import (
 )
 from specjax.checkpoints.hub import headers, lacks_weights, locate
 from specjax.checkpoints.parameters import FLOATS, WeightForm
-from specjax.checkpoints.precision import STORED, resolve
+from specjax.checkpoints.precision import AUTO, STORED, check_dtype, resolve
 from specjax.checkpoints.quantization import Quantized
+from specjax.errors import blame
 from specjax.models import devices, linear, transformer, variants
+from specjax.models.own import as_target
 from specjax.models.sharding import Placement
 from specjax.models.transformer import Model
 from specjax.types import Target
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 
 _ROWS = 4096  # of a tensor that are compared at once
 _SAMPLED = 64  # values of each tensor in a fingerprint
+_TREE = pathlib.Path('tree')  # Errors name it as the file of arrays at hand.
+_CODES = CODES | {np.dtype(x).name: code for code, x in EIGHT.items()}
 
 
 class Description(NamedTuple):
@@ -105,6 +111,14 @@ class _Plan(NamedTuple):
     tied = self.model.config.tied_embeddings
     return jax.eval_shape(lambda x: linear.to_native(x, tied), made)
 
+  def read(self, dtype: Any, *options: Any) -> dict[str, Any]:
+    """Reads the parameters; see `parameters.read_parameters`."""
+    flat = parameters.read_parameters(
+      self.sources, self.shapes, self.tensors, dtype, *options
+    )
+    made = flax.traverse_util.unflatten_dict(flat, sep='/')
+    return devices.lay_weights(self.model.config.device, made)
+
 
 def open_named(directory: pathlib.Path) -> dict[str, Any] | None:
   """Returns weights by the names that a language model alone has for them.
@@ -127,29 +141,34 @@ def open_named(directory: pathlib.Path) -> dict[str, Any] | None:
     return None
   config = read_json(directory / CONFIG)
   attributes, join = quantization.split(directory, config)
-  tensors = join(tensors)
-  wrapped = wrappers.is_wrapper(attributes)
-  return wrappers.text_tensors(tensors) if wrapped else tensors
+  return wrappers.text_tensors(attributes, join(tensors))
 
 
 def _plan(directory, max_length=None, quantized=False) -> _Plan:
   attributes = read_json(directory / CONFIG)
   attributes, _ = quantization.split(directory, attributes, quantized)
-  try:
-    family, config = conversion.read_attributes(
-      FAMILIES, attributes, max_length
-    )
+  return _fit(
+    directory,
+    str(directory / CONFIG),
+    attributes,
+    max_length,
+    lambda: open_named(directory),
+  )
+
+
+def _fit(directory, told_by, attributes, max_length, open_named) -> _Plan:
+  """Checks attributes, which errors name, and then the tensors."""
+  with blame(f'{told_by}: ', CheckpointError):
+    family, config = conversion.read_attributes(attributes, max_length)
     shapes = conversion.shape_params(config)
-  except ValueError as error:
-    raise CheckpointError(f'{directory / CONFIG}: {error}') from error
-  tensors = open_named(directory)
+  tensors = open_named()
   family = family.of(tensors or ())
   untold = wrappers.is_wrapper(attributes) and wrappers.TIED not in attributes
   if tensors is not None and untold:  # Its default was another before.
     (head,) = family.sources['unembedding'].names
     config = dataclasses.replace(config, tied_embeddings=head not in tensors)
     shapes = conversion.shape_params(config)
-  sources = conversion.list_sources(family, config, shapes)
+  sources = conversion.fill(family.table(config), shapes)
   form = devices.here()
   model = variants.for_device(transformer.build(config), form)
   if tensors is None:  # They are checked once they are here.
@@ -262,12 +281,70 @@ def load(
       transformer.shardings(model.config, placement), sep='/'
     )
     model = variants.place(model, placement)
-  params = parameters.read_parameters(
-    plan.sources, plan.shapes, plan.tensors, dtype, places, form
-  )
-  made = flax.traverse_util.unflatten_dict(params, sep='/')
-  made = devices.lay_weights(model.config.device, made)
+  made = plan.read(dtype, places, form)
   return variants.to_native(model, made) if form.blocks else (model, made)
+
+
+class _Memory(dict):
+  """Arrays by name, which are read as those of a file."""
+
+  def get_slice(self, name: str) -> np.ndarray:
+    return np.asarray(self[name])
+
+
+def from_pytree(
+  config: Mapping[str, Any],
+  tree: Mapping[str, Any],
+  *,
+  dtype: Any = AUTO,
+  max_length: int | None = None,
+  tokenizer: Any = None,
+  eos: tuple[int, ...] = (),
+) -> Target:
+  """Returns the target of a tree of arrays, in the layout 'whole'.
+
+  They may be those that Orbax restored, and are checked as files are; no file
+  is written.
+
+  Args:
+    config: what `config.json` would hold, such as `PretrainedConfig.to_dict()`.
+    tree: arrays by Hugging Face's names, 'model.norm.weight' for example, or
+      nested by the parts of these names.
+    dtype: of weights and cache, as for `specjax.load`.
+    max_length: longest text to come, as for `specjax.load`.
+    tokenizer: of texts; None: token ids alone.
+    eos: token ids that end a text.
+
+  Raises:
+    ValueError: the model is not exactly ours, or a tensor is missing, left
+      over or of another shape or type; names it.
+  """
+  dtype = check_dtype(dtype)
+  memory = _Memory()
+  for path, x in jax.tree_util.tree_leaves_with_path(tree):
+    name = jax.tree_util.keystr(path, simple=True, separator='.')
+    if not isinstance(x, jax.Array | np.ndarray):
+      raise CheckpointError(
+        f'{_TREE}: {name} must be an array, got {type(x).__name__}'
+      )
+    memory[name] = x
+  tensors = {
+    name: Tensor(
+      memory, _TREE, name, x.shape, _CODES.get(x.dtype.name, x.dtype.name)
+    )
+    for name, x in memory.items()
+  }
+  config, join = quantization.split(_TREE, config)
+  plan = _fit(
+    _TREE,
+    'config',
+    config,
+    max_length,
+    lambda: wrappers.text_tensors(config, join(tensors)),
+  )
+  weights = plan.read(resolve(dtype, plan.dtype))
+  target = as_target(plan.model, weights, tokenizer, eos)
+  return dataclasses.replace(target, max_length=max_length)
 
 
 def _rename(tensors, family, config, sources):

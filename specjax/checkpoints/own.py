@@ -14,6 +14,7 @@ from typing import Any
 
 from specjax.checkpoints.files import CheckpointError
 from specjax.checkpoints.parameters import FLOATS, WeightForm
+from specjax.errors import first_line
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
 from specjax.types import Target, Weights
@@ -48,9 +49,8 @@ def _call(name: str) -> Target:
   try:
     made = function()
   except Exception as error:  # Other code may raise anything.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise CheckpointError(
-      f'{PREFIX}{name} fails: {type(error).__name__}: {reason}'
+      f'{PREFIX}{name} fails: {type(error).__name__}: {first_line(error)}'
     ) from error
   if not isinstance(made, Target) or made.params is None:
     raise CheckpointError(

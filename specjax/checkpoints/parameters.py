@@ -169,15 +169,6 @@ def check_tensors(
         )
 
 
-class _Array(NamedTuple):
-  """An array that is read as a tensor is."""
-
-  array: np.ndarray
-
-  def read(self, index: tuple[slice, ...]) -> np.ndarray:
-    return self.array[index]
-
-
 class _FewBits(NamedTuple):
   """The form of a parameter of few bits, which its tensors decide.
 
@@ -228,14 +219,11 @@ class _FewBits(NamedTuple):
       if x is None:  # No offsets, beside tensors that have some.
         x = np.zeros((1, values.shape[1]), dtype)
       elif f'{name}_unit' not in self.factors:
-        x = _times(x.astype(dtype), getattr(blocks, f'{name}_unit', None))
+        x, unit = x.astype(dtype), getattr(blocks, f'{name}_unit', None)
+        if unit is not None:
+          x = x * np.repeat(unit, len(x) // len(unit), 0)
       made[name] = np.repeat(x, blocks.inputs // each // len(x), 0)
     return made
-
-
-def _times(x: np.ndarray, unit: np.ndarray | None) -> np.ndarray:
-  """Multiplies factors by their units, if they have any."""
-  return x if unit is None else x * np.repeat(unit, len(x) // len(unit), 0)
 
 
 def _few_bits(
@@ -303,7 +291,7 @@ def _outputs_of(
   ends = np.cumsum(counts)
   rows = np.split(np.arange(ends[-1]), ends[:-1])
   numbered = {
-    name: _Array(part[:, None])
+    name: types.SimpleNamespace(read=part[:, None].__getitem__)
     for name, part in zip(source.names, rows, strict=True)
   }
   whole = (slice(None),) * len(shape)

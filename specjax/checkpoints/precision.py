@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specjax.errors import first_line
+
 AUTO = 'auto'
 DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 NARROW = ('bfloat16', 'float16')
@@ -60,10 +62,9 @@ def refusal(name: str) -> str:
     x = jnp.ones((8, 8), name)
     jax.block_until_ready(x @ x)
   except Exception as error:  # Each backend has its own.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
     return (
-      f'{jax.devices()[0].device_kind} does not compute in it ({reason}); '
-      'choose float32'
+      f'{jax.devices()[0].device_kind} does not compute in it '
+      f'({first_line(error)}); choose float32'
     )
   return ''
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
@@ -23,6 +23,7 @@ from specjax.checkpoints.files import (
   CheckpointError,
   shorten,
 )
+from specjax.errors import blame
 from specjax.models import linear, low_bits
 from specjax.models.transformer import Model
 
@@ -71,13 +72,14 @@ def save(
       f'{directory}: cannot save as {dtype.name}; choose one of '
       f'{", ".join(_SAVED_DTYPES)}'
     )
-  try:
-    family, own = conversion.write_attributes(
-      FAMILIES, model.config, attributes or {}
+  with blame(f'{directory}: ', CheckpointError):
+    family, own = conversion.write_attributes(model.config, attributes or {})
+  # JAX clamps ids beyond the embedding without a word.
+  if tokenizer is not None and len(tokenizer) > model.config.vocab_size:
+    raise CheckpointError(
+      f'{directory}: the tokenizer has {len(tokenizer)} tokens and the model '
+      f'only {model.config.vocab_size}; save the one it was trained with'
     )
-  except ValueError as error:
-    raise CheckpointError(f'{directory}: {error}') from error
-  _check_vocabulary(directory, model, tokenizer)
   tokens = _list_special_tokens(tokenizer, eos)
   tensors = _cut_params(directory, family, model, params, dtype)
   attributes = {**own, **tokens, 'dtype': dtype.name}
@@ -107,15 +109,6 @@ def _write_json(file: pathlib.Path, content: dict[str, Any]) -> None:
   file.write_text(json.dumps(content, indent=2, sort_keys=True) + '\n', 'utf-8')
 
 
-def _check_vocabulary(directory, model, tokenizer):
-  # JAX clamps ids beyond the embedding without a word.
-  if tokenizer is not None and len(tokenizer) > model.config.vocab_size:
-    raise CheckpointError(
-      f'{directory}: the tokenizer has {len(tokenizer)} tokens and the model '
-      f'only {model.config.vocab_size}; save the one it was trained with'
-    )
-
-
 def _list_special_tokens(tokenizer, eos) -> dict[str, Any]:
   """Returns what `generate` of transformers must know.
 
@@ -134,7 +127,7 @@ def _list_special_tokens(tokenizer, eos) -> dict[str, Any]:
 
 def _cut_params(directory, family, model, params, dtype):
   shapes = conversion.shape_params(model.config)
-  sources = conversion.list_sources(family, model.config, shapes)
+  sources = conversion.fill(family.table(model.config), shapes)
   params = flax.traverse_util.flatten_dict(params, sep='/')
   if params.keys() != shapes.keys():
     raise CheckpointError(

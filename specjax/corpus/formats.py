@@ -23,17 +23,6 @@ def choose_extension(name: str) -> str:
   return EXTENSIONS[zlib.crc32(name.encode()) % len(EXTENSIONS)]
 
 
-def render_rows(extension: str, title: str, rows: Rows) -> str:
-  """Writes records in a format.
-
-  Args:
-    extension: One of EXTENSIONS.
-    title: What the records are, for formats that have a place to say it.
-    rows: The records; all have the keys of the first.
-  """
-  return _RENDERERS[extension](title, rows)
-
-
 def _render_json(title: str, rows: Rows) -> str:
   document = {'title': title, 'count': len(rows), 'records': list(rows)}
   return json.dumps(document, indent=2) + '\n'
@@ -106,7 +95,9 @@ def _flatten_value(value: Value) -> str:
   return '' if value is None else str(value)
 
 
-_RENDERERS = {
+# The writer of each extension: (what the records are, for formats that have a
+# place to say it; records with the keys of the first) -> text.
+RENDERERS = {
   'csv': _render_csv,
   'json': _render_json,
   'jsonl': _render_json_lines,

@@ -75,7 +75,7 @@ def _write_document(key: str, extension: str, collect: Callable) -> str:
   if not rows:
     return ''
   group, name = key.split('/', 1)
-  return formats.render_rows(extension, f'{group}: {name}', rows)
+  return formats.RENDERERS[extension](f'{group}: {name}', rows)
 
 
 def _list_characters(start: int) -> list[dict]:

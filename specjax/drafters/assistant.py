@@ -238,7 +238,9 @@ def _describe(read: Files, name: str) -> Found:
   text['num_kv_shared_layers'] = 0
   text.pop('architectures', None)
   try:
-    _, config = conversion.read_attributes({'gemma4_text': GEMMA4}, text)
+    family, config = conversion.read_attributes(text)
+    if family is not GEMMA4:
+      raise ValueError(f'model_type {family.model_type!r} is not gemma4_text')
   except ValueError as error:
     raise CheckpointError(f'{read.directory}: {CONFIG}: {error}') from None
   # Its window is of distances from the last token in the cache, none too far.

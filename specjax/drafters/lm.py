@@ -23,7 +23,7 @@ from specjax.checkpoints import (
   quantization,
   vocabularies,
 )
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.files import CONFIG, read_json
 from specjax.checkpoints.vocabularies import reading
 from specjax.drafters import pard
@@ -348,7 +348,7 @@ def trainable(
       transformer.TransformerConfig(vocab_size=vocab, **(own | sizes))
     )
     # Refused here, or the trained draft could not be saved.
-    conversion.write_attributes(FAMILIES, model.config, {})
+    conversion.write_attributes(model.config, {})
 
   masks = masked.masks_of(mask_token, vocab, places, keep)
 

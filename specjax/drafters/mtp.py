@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from specjax import checkpoints
 from specjax.arguments import check_target
 from specjax.checkpoints import loading, precision, quantization
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.families.table import LINEAR, Family, Tensors, scale
 from specjax.checkpoints.files import CONFIG, CheckpointError, read_json
 from specjax.drafters import eagle
@@ -183,7 +183,7 @@ def _open(target: Target, weights: bool) -> tuple[Found, Head]:
     _layout(target, ())
   directory = checkpoints.locate(target.path, weights)
   attributes, _ = quantization.split(directory, read_json(directory / CONFIG))
-  family, _ = conversion.read_attributes(FAMILIES, attributes)
+  family, _ = conversion.read_attributes(attributes)
   tensors = loading.open_named(directory)
   if tensors is None:
     raise CheckpointError(

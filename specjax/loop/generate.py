@@ -364,7 +364,7 @@ def loop_for(spec: Spec, state: SpecState):
   """
   leaves, structure = jax.tree.flatten(state)
   traced = any(isinstance(x, jax.core.Tracer) for x in leaves)
-  if traced or spec.target.config.device.cache is devices.as_cached:
+  if traced or spec.target.config.device.cache is None:
     return loop
   formats = (x.format if x.ndim == 4 else x.sharding for x in leaves)
   key = structure, tuple(formats)

@@ -244,13 +244,12 @@ def remember(init, params, ctx, hidden, read: int | None):
   few = params, ctx._replace(tokens=ctx.tokens[:, :read]), hidden[:, :read]
   small = jax.eval_shape(init, *few)
   whole = jax.eval_shape(init, params, ctx, hidden)
-  sizes = jax.tree.leaves(
-    jax.tree.map(
-      lambda a, b: {*zip(a.shape, b.shape, strict=True)}, small, whole
-    ),
-    is_leaf=lambda x: isinstance(x, set),
+  sizes = (
+    size
+    for x, y in zip(*map(jax.tree.leaves, (small, whole)), strict=True)
+    for size in zip(x.shape, y.shape, strict=True)
   )
-  if any(a != b and (a, b) != (read, slots) for x in sizes for a, b in x):
+  if any(a != b and (a, b) != (read, slots) for a, b in sizes):
     return init(params, ctx, hidden)
 
   def grow(x, goal):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees
+from specjax.errors import first_line
 from specjax.models import cache as caches
 from specjax.models import own, prefill, transformer
 from specjax.models.cache import OwnCache
@@ -157,9 +158,9 @@ def _check_shapes(it: _Checked) -> None:
   try:
     out = jax.eval_shape(feed, it.params)
   except Exception as error:  # Other code may raise anything.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
     raise ValueError(
-      f'model: forward fails ({type(error).__name__}: {reason}); are these '
+      f'model: forward fails ({type(error).__name__}: {first_line(error)}); '
+      'are these '
       'params of this model, and its functions those of specjax.Model or of '
       'specjax.adapt?'
     ) from error
@@ -171,6 +172,7 @@ def _check_shapes(it: _Checked) -> None:
   wanted: dict[str, Any] = {'hidden': (out.hidden, (batch, count, sizes.width))}
   if it.model.empty is None:
     flight = out.flight
+    wanted['taps of one layer'] = out.taps, (batch, count, 1, sizes.width)
     if len(flight) != sizes.num_layers:
       raise ValueError(
         f'model: flight must have a KV for each of the {sizes.num_layers} '
@@ -204,13 +206,6 @@ def _check_shapes(it: _Checked) -> None:
       f'model: logits are {logits.dtype} and weights {least}: give logits of '
       'at least as many bits, or tokens that differ are tied'
     )
-  if it.model.empty is None:
-    shape = batch, count, 1, sizes.width
-    if out.taps.shape != shape:
-      raise ValueError(
-        f'model: taps of one layer must have the shape {shape}, got '
-        f'{out.taps.shape}'
-      )
 
 
 def check_model(model: Model, params: Weights) -> None:

@@ -19,12 +19,6 @@ Order = tuple[int, ...]  # axes of an array in memory, the slowest first
 _TILE = 128  # columns of a tile of a TPU's memory, and slots of a small cache
 
 
-def as_declared(name: str, shape: tuple[int, ...]) -> Order | None:
-  """The order of a weight that lies as it is declared."""
-  del name, shape
-  return None
-
-
 def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
   """Returns the order in which a TPU reads a weight of a layer."""
   if name == 'unembedding':  # A part of it may have another by itself.
@@ -36,13 +30,7 @@ def by_outputs(name: str, shape: tuple[int, ...]) -> Order | None:
   return None
 
 
-def as_cached(width: int) -> tuple[Order, Order] | None:
-  """The orders of a cache that lies as it is declared."""
-  del width
-  return None
-
-
-def by_slots(width: int) -> tuple[Order, Order] | None:
+def by_slots(width: int) -> tuple[Order, Order]:
   """Returns the orders in which a TPU reads keys and values of a cache."""
   if width % _TILE:
     return (0, 1, 2, 3), (0, 1, 3, 2)
@@ -61,8 +49,8 @@ class DeviceForm:
       write the weights times the row to a GPU's memory, and sum them up then.
     attention: how a cache is read.
     order: (name of a linear map, shape of its weight) -> the order of its axes
-      in memory; None: as declared.
-    cache: (width of a head) -> the orders of a cache's keys and values; None:
+      in memory, or None: as declared. None: so are all.
+    cache: (width of a head) -> the orders of a cache's keys and values. None:
       as declared.
     all_layers: a pass of a `Transformer` without experts and states has `rows`
       in all layers.
@@ -72,8 +60,8 @@ class DeviceForm:
 
   rows: int = 1
   attention: CacheAttention = cache_attention.blocked
-  order: Callable[[str, tuple[int, ...]], Order | None] = as_declared
-  cache: Callable[[int], tuple[Order, Order] | None] = as_cached
+  order: Callable[[str, tuple[int, ...]], Order | None] | None = None
+  cache: Callable[[int], tuple[Order, Order]] | None = None
   all_layers: bool = False
   by_products: bool = False
 
@@ -84,11 +72,7 @@ CPU = DeviceForm()
 # there takes its form from here, too: the host's platform is another one.
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
-  'gpu': DeviceForm(
-    2,
-    cache_attention.split,
-    all_layers=True,
-  ),
+  'gpu': DeviceForm(2, cache_attention.split, all_layers=True),
   'tpu': DeviceForm(
     8, cache_attention.few(8192), by_outputs, by_slots, True, True
   ),
@@ -116,10 +100,14 @@ def lay_weights(form: DeviceForm, params: Any) -> Any:
     params: arrays, or shapes with shardings.
   """
 
+  order = form.order
+  if order is None:
+    return params
+
   def one(path, x):
     keys = [getattr(key, 'key', None) for key in path]
     name = keys[-2] if len(keys) > 1 and keys[-1] == 'w' else keys[-1]
-    return _lay(x, form.order(name, x.shape))
+    return _lay(x, order(name, x.shape))
 
   return jax.tree_util.tree_map_with_path(one, params)
 
@@ -129,17 +117,15 @@ def lay_caches(form: DeviceForm, tree: Any) -> Any:
 
   Inside a program they are held there.
   """
-  if form.cache is as_cached:
+  orders = form.cache
+  if orders is None:
     return tree
 
   def one(kv):
     # Drafts in flight are small, and lie as they are declared.
     if not isinstance(kv, KV | KVState) or kv.v.shape[2] < _TILE:
       return kv
-    orders = form.cache(kv.v.shape[3])
-    if orders is None:
-      return kv
-    k, v = map(_lay, (kv.k, kv.v), orders)
+    k, v = map(_lay, (kv.k, kv.v), orders(kv.v.shape[3]))
     return kv._replace(k=k, v=v)
 
   return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, KV | KVState))

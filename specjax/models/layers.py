@@ -7,17 +7,12 @@ import numpy as np
 
 from specjax import native
 from specjax.models import cache as caches
-from specjax.models import rotary
+from specjax.models import recurrent, rotary
 from specjax.models.attention import attend
-from specjax.models.config import Mamba2, ShortConv, TransformerConfig
+from specjax.models.config import TransformerConfig
 from specjax.models.experts import Experts
 from specjax.models.latent import LatentHeads
 from specjax.models.linear import Linear, declare
-from specjax.models.recurrent import (
-  GatedDeltaLayer,
-  Mamba2Layer,
-  ShortConvLayer,
-)
 from specjax.types import KV, KVState
 
 
@@ -171,17 +166,13 @@ class Layer(nn.Module):
 
   def _remember(self, x, cache, mask, flight, at):
     """Returns the output [B, T, E] of a layer with a state, and its block."""
-    c = self.config
-    common = {
-      'scale': (2 * c.num_layers * c.width) ** -0.5,
-      'rows': c.device.rows,
-      'name': 'mixer',
-    }
-    if isinstance(c.recurrent, ShortConv):
-      mixer = ShortConvLayer(c.recurrent, c.width, **common)
-    else:
-      kind = Mamba2Layer if isinstance(c.recurrent, Mamba2) else GatedDeltaLayer
-      mixer = kind(c.recurrent, c.width, c.norm_eps, **common)
+    c, sizes = self.config, self.config.recurrent
+    scale = (2 * c.num_layers * c.width) ** -0.5
+    mixer = recurrent.LAYERS[type(sizes)](
+      sizes, c.width, c.norm_eps, scale, c.device.rows, name='mixer'
+    )
+    if cache is None:  # An empty text.
+      cache = recurrent.empty(sizes, len(x), x.dtype)
     return mixer(x, cache, mask, flight, at)
 
   def _beside(self, y, kv, x, cache, mask, flight, at):
@@ -337,14 +328,10 @@ class Layer(nn.Module):
 
   def _rotation(self):
     c = self.config
-    local = c.local_rope_theta is not None
-    if local and c.window(self.index) is not None:
-      frequency, amplitude = (
-        rotary.frequencies(c.local_rope_theta, c.turned),
-        1.0,
-      )
-    elif c.rope_scaling is None:
-      frequency, amplitude = rotary.frequencies(c.rope_theta, c.turned), 1.0
+    local = c.local_rope_theta is not None and c.window(self.index) is not None
+    if local or c.rope_scaling is None:
+      theta = c.local_rope_theta if local else c.rope_theta
+      frequency, amplitude = rotary.frequencies(theta, c.turned), 1.0
     else:
       scaling = c.rope_scaling
       frequency, amplitude = scaling(c.rope_theta, c.turned, c.max_positions)

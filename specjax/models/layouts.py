@@ -67,11 +67,6 @@ class LayoutChoice:
   layout: str
   seconds: Mapping[str, float] | None = None
 
-  @property
-  def measured(self) -> Mapping[str, float]:
-    """Seconds of each layout; of the one that there is 0, unmeasured."""
-    return self.seconds or {self.layout: 0.0}
-
   def fields(self) -> dict:
     """Fields of a row."""
     seconds = None if self.seconds is None else dict(self.seconds)
@@ -93,8 +88,7 @@ def to_native(model: Model, params: Weights) -> Arranged | None:
   if model.placement is not None or not ours or not has_kernel():
     return None
   arranged = Arranged(*variants.to_native(model, params))
-  leaves = jax.tree.leaves(arranged.params, is_leaf=linear.is_blocked)
-  return arranged if any(map(linear.is_blocked, leaves)) else None
+  return arranged if linear.has_blocks(arranged.params) else None
 
 
 def parting(model: Model, params: Weights) -> str:
@@ -155,8 +149,7 @@ def for_bits(model: Model, params: Weights) -> tuple[str, str]:
   reason = parting(model, params)
   if not reason:
     return NATIVE, ''
-  leaves = jax.tree.leaves(params, is_leaf=linear.is_blocked)
-  blocked = any(map(linear.is_blocked, leaves))
+  blocked = linear.has_blocks(params)
   reason = uniform.refuses(model) or (reason if blocked else '')
   return ('', reason) if reason else (UNIFORM, '')
 

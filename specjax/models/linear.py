@@ -44,6 +44,12 @@ def is_blocked(w) -> bool:
   return is_native(w) or (isinstance(w, LowBits) and w.blocked)
 
 
+def has_blocks(params) -> bool:
+  """Returns true where the kernel of a CPU multiplies some of the weights."""
+  leaves = jax.tree.leaves(params, is_leaf=is_blocked)
+  return any(map(is_blocked, leaves))
+
+
 def pad_rows(x, rows: int):
   """Appends rows along T of x [..., T, in], so that it has so many.
 
@@ -259,18 +265,15 @@ def keep_outputs(w, kept):
     kept: [n] outputs.
   """
 
-  def keep(x, blocked):
-    if not blocked:
-      return x[:, kept]
-    return low_bits.unblock(x)[:, kept]
+  blocked = is_blocked(w)
 
-  if is_native(w):
-    return in_blocks(keep(w.blocks, True))
-  if not isinstance(w, LowBits):
-    return keep(w, False)
-  made = jax.tree.map(lambda x: keep(x, w.blocked), w)
-  made = dataclasses.replace(made, blocked=False)
-  return in_blocks(made) if w.blocked else made
+  def keep(x):
+    return (low_bits.unblock(x) if blocked else x)[:, kept]
+
+  made = jax.tree.map(keep, w.blocks if is_native(w) else w)
+  if isinstance(made, LowBits):
+    made = dataclasses.replace(made, blocked=False)
+  return in_blocks(made) if blocked else made
 
 
 def declare(module, name, shape, axes=None, start=None):

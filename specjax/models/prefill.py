@@ -11,7 +11,10 @@ from specjax.models import linear, transformer, uniform
 from specjax.models.config import TransformerConfig
 
 _LEAST_READ, _MOST_READ = 32, 512  # slots
-_BY_ROWS = 64  # tokens of a block where each row takes time
+# Tokens of a block where the kernel multiplies. Arithmetic is the limit of its
+# rows, whether a text has them or not, and weights are read in less time than a
+# block of so many rows is computed.
+_BY_ROWS = 64
 
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
@@ -93,16 +96,6 @@ def pad(texts: Sequence[Sequence[int]], slots: int):
   return jax.device_put((padded, lengths))
 
 
-def _takes_rows(params) -> bool:
-  """Returns true where the kernel of a CPU multiplies.
-
-  Arithmetic is the limit of its rows there, whether a text has them or not, and
-  weights are read in less time than a block of 64 rows is computed.
-  """
-  leaves = jax.tree.leaves(params, is_leaf=linear.is_blocked)
-  return any(map(linear.is_blocked, leaves))
-
-
 def prefill(model, params, tokens, length, cache, taps=()):
   """Feeds all committed tokens but the last, which stays to be fed.
 
@@ -127,7 +120,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
     size = 128
   if uniform.is_uniform(model):
     size = min(size, uniform.ROWS)
-  if size % _BY_ROWS == 0 and _takes_rows(params):
+  if size % _BY_ROWS == 0 and linear.has_blocks(params):
     size = _BY_ROWS
   mask, offsets = transformer.causal(batch, size)
   dtype = caches.dtype_of(cache)

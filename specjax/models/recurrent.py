@@ -199,20 +199,23 @@ def _give(module, inputs, bias):
   )
 
 
-class ShortConvLayer(nn.Module):
-  """Mixes a token with a few before it, in the place of attention."""
+class Mixer(nn.Module):
+  """Mixes tokens in the place of attention, or beside it."""
 
-  sizes: ShortConv
+  sizes: Sizes
   width: int
+  norm_eps: float
   scale: float  # of the weights of the last map
-  rows: int = 1  # fewest of a product
+  rows: int  # fewest of a product
+
+
+class ShortConvLayer(Mixer):
+  """Mixes a token with a few before it."""
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
     """Returns the output [B, T, E] and the block, as `GatedDeltaLayer`."""
     s = self.sizes
-    if before is None:
-      before = empty(s, len(x), x.dtype)
     made = _read(self, (3, s.channels), s.bias)(x)
     gate, opened, inputs = (made[..., i, :] for i in range(3))
     block, new, _ = _begin(s, before, flight, at, mask, inputs=gate * inputs)
@@ -220,14 +223,8 @@ class ShortConvLayer(nn.Module):
     return _give(self, s.channels, s.bias)(opened * mixed), block
 
 
-class GatedDeltaLayer(nn.Module):
-  """Mixes tokens by a state, in the place of attention."""
-
-  sizes: GatedDelta
-  width: int
-  norm_eps: float
-  scale: float  # of the weights of the last map
-  rows: int = 1  # fewest of a product
+class GatedDeltaLayer(Mixer):
+  """Mixes tokens by a state."""
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
@@ -235,15 +232,13 @@ class GatedDeltaLayer(nn.Module):
 
     Args:
       x: [B, T, E].
-      before: state of the text; None: an empty text.
+      before: state of the text.
       mask: [B, T, N] ancestors of each row, itself included.
       flight: the block so far; None: these T tokens are all of it.
       at: row of the block where they go.
     """
     s, (batch, count) = self.sizes, x.shape[:2]
     wide = _wide(x.dtype)
-    if before is None:
-      before = empty(s, batch, x.dtype)
     inputs, z, beta, g = self._project(x)
     block, new, at = _begin(s, before, flight, at, mask, decay=g, inputs=inputs)
     mixed = _convolve(self, before.last, new.depth, block, mask)
@@ -289,22 +284,14 @@ class GatedDeltaLayer(nn.Module):
     return jnp.concatenate(parts, -1), z, beta, _decays(self, a)[1]
 
 
-class Mamba2Layer(nn.Module):
-  """Mixes tokens by a state that only decays, in the place of attention."""
-
-  sizes: Mamba2
-  width: int
-  norm_eps: float
-  scale: float  # of the weights of the last map
-  rows: int = 1  # fewest of a product
+class Mamba2Layer(Mixer):
+  """Mixes tokens by a state that only decays."""
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
     """Returns the output [B, T, E] and the block, as `GatedDeltaLayer`."""
     s, (batch, count) = self.sizes, x.shape[:2]
     wide = _wide(x.dtype)
-    if before is None:
-      before = empty(s, batch, x.dtype)
     parts = s.values, s.values, s.keys, s.keys, s.value_heads
     if s.scales:
       x *= s.scales[0]
@@ -343,6 +330,13 @@ class Mamba2Layer(nn.Module):
     y = (groups * jax.lax.rsqrt(size + self.norm_eps)).reshape(y.shape)
     y *= declare(self, 'norm', (s.values,), start=ones)
     return y if s.gate_first else y * gate
+
+
+LAYERS = {
+  GatedDelta: GatedDeltaLayer,
+  Mamba2: Mamba2Layer,
+  ShortConv: ShortConvLayer,
+}
 
 
 def _reads(s, state, block, mask, total):

@@ -123,13 +123,9 @@ class Placement:
     """Shardings of arrays whose first axis is the batch; caches by heads."""
 
     def one(x):
-      if isinstance(x, KV):
-        return KV(*(self.place(_CACHE, a.shape) for a in x))
-      if isinstance(x, CrossKV):
-        own = one(KV(x.k, x.v))
-        return CrossKV(*own, one(x.source), one(x.source_length))
-      if isinstance(x, KVState):
-        return KVState(*one(KV(x.k, x.v)), jax.tree.map(one, x.state))
+      if isinstance(x, KV | CrossKV | KVState):
+        own = (self.place(_CACHE, a.shape) for a in x[:2])
+        return type(x)(*own, *map(self.of_rows, x[2:]))
       return self.place(('batch', *[None] * x.ndim)[: x.ndim], x.shape)
 
     return jax.tree.map(

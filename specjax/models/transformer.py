@@ -183,9 +183,6 @@ class Transformer(nn.Module):
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
     return Output(self.norm(x), tapped, tuple(new))
 
-  def last(self, features):
-    return self.norm(features)
-
   def encode(self, tokens, length):
     x = embed(self.embedding, tokens)
     if self.config.embedding_scale is not None:
@@ -245,19 +242,14 @@ def build(config: TransformerConfig) -> Model:
     chosen = module.clone(apart=apart)
     return chosen.apply({'params': params}, *args, **kwargs)
 
-  def head(params, hidden):
-    return module.apply({'params': params}, hidden, method=Transformer.head)
-
-  def encode(params, tokens, length):
-    return module.apply(
-      {'params': params}, tokens, length, method=Transformer.encode
+  def call(method):
+    return lambda params, *x: module.apply(
+      {'params': params}, *x, method=method
     )
 
-  def norm(params, features):
-    return module.apply({'params': params}, features, method=Transformer.last)
-
-  reads = None if config.encoder is None else encode
-  return Model(config, init, forward, head, reads, norm=norm)
+  reads = None if config.encoder is None else call(Transformer.encode)
+  norm = call(lambda decoder, features: decoder.norm(features))
+  return Model(config, init, forward, call(Transformer.head), reads, norm=norm)
 
 
 def shardings(config: TransformerConfig, placement: Placement):

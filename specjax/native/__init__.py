@@ -58,11 +58,7 @@ _THREADS = 'NPROC'  # of XLA, for a CPU
 _DEVICES = 'jax_num_cpu_devices'
 _MOST_CORES = 8  # that read one weight together
 _SECONDS = 60.0  # that compiling may take
-_PRODUCT = 'specjax_few_rows'
-_GROUPS = 'specjax_groups'
-_HEADS = 'specjax_heads'
-_NORMS = 'specjax_norms'
-_ATTEND = 'specjax_attend'
+_NAMES = 'few_rows', 'groups', 'heads', 'norms', 'attend'  # of functions
 
 
 class _Missing(Exception):
@@ -136,9 +132,9 @@ def _register(path: pathlib.Path) -> None:
   """Tells JAX of a compiled kernel."""
   library = ctypes.CDLL(str(path))
   library.use_helpers(min(cores(), _MOST_CORES) - 1)
-  for name in (_PRODUCT, _GROUPS, _HEADS, _NORMS, _ATTEND):
-    capsule = jax.ffi.pycapsule(library[name.removeprefix('specjax_')])
-    jax.ffi.register_ffi_target(name, capsule, platform='cpu')
+  for name in _NAMES:
+    capsule = jax.ffi.pycapsule(library[name])
+    jax.ffi.register_ffi_target(f'specjax_{name}', capsule, platform='cpu')
 
 
 @functools.cache
@@ -207,6 +203,12 @@ def claim_cores() -> bool:
   return os.environ.get(_THREADS) == '1'
 
 
+def _call(name: str, shape: tuple[int, ...], *given: jax.Array) -> jax.Array:
+  """Calls a function of the kernel; returns its result, float32."""
+  made = jax.ShapeDtypeStruct(shape, jnp.float32)
+  return jax.ffi.ffi_call(f'specjax_{name}', made)(*given)
+
+
 def _of_rows(call):
   """`vmap` of a call on rows makes more rows of them; other weights take turns.
 
@@ -239,9 +241,7 @@ def product(x: jax.Array, w: jax.Array) -> jax.Array:
     x: rows.
     w: blocks, of `DTYPES`.
   """
-  shape = len(x), len(w) * COLUMNS
-  call = jax.ffi.ffi_call(_PRODUCT, jax.ShapeDtypeStruct(shape, jnp.float32))
-  return call(x, w)
+  return _call('few_rows', (len(x), len(w) * COLUMNS), x, w)
 
 
 @_of_rows
@@ -271,14 +271,13 @@ def grouped_product(
       fewer than eight bits that stands for 0.
   """
   shape = len(x), len(words) * COLUMNS
-  call = jax.ffi.ffi_call(_GROUPS, jax.ShapeDtypeStruct(shape, jnp.float32))
-  return call(x, words, scale, scale_unit, offset, offset_unit, settings)
+  factors = scale, scale_unit, offset, offset_unit
+  return _call('groups', shape, x, words, *factors, settings)
 
 
 @_of_rows
 def _norm(x, scale, numbers):
-  call = jax.ffi.ffi_call(_NORMS, jax.ShapeDtypeStruct(x.shape, x.dtype))
-  return call(x, scale, numbers)
+  return _call('norms', x.shape, x, scale, numbers)
 
 
 def norm(
@@ -310,7 +309,8 @@ def _heads(qkv, sine, cosine, scale):
   b, t, g, parts, d = qkv.shape
   shapes = (b, t, g, parts - 2, d), (b, g, d, t), (b, g, t, d)
   made = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  return tuple(jax.ffi.ffi_call(_HEADS, made)(qkv, sine, cosine, scale))
+  call = jax.ffi.ffi_call('specjax_heads', made)
+  return tuple(call(qkv, sine, cosine, scale))
 
 
 def heads(
@@ -384,6 +384,4 @@ def attend(
 
 @jax.custom_batching.sequential_vmap
 def _attend(q, *rest):
-  return jax.ffi.ffi_call(_ATTEND, jax.ShapeDtypeStruct(q.shape, q.dtype))(
-    q, *rest
-  )
+  return _call('attend', q.shape, q, *rest)

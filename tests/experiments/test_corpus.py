@@ -14,13 +14,6 @@ from specjax import corpus
 from specjax.corpus import packages
 from specjax.training import data
 
-# Lines that many files share without having been copied from one another.
-_COMMON = re.compile(
-  r'import |from |# .*(copyright|licen[sc]e|warrant)', re.IGNORECASE
-)
-_CHUNK = 60
-_SHORTEST_LINE = 40
-
 
 @pytest.fixture(scope='module')
 def evaluation() -> dict[str, list[corpus.Document]]:
@@ -36,15 +29,6 @@ def training() -> dict[str, list[corpus.Document]]:
   }
 
 
-def list_chunks(text: str) -> set[str]:
-  lines = map(str.strip, text.split('\n'))
-  return {
-    line[:_CHUNK]
-    for line in lines
-    if len(line) >= _SHORTEST_LINE and not _COMMON.match(line)
-  }
-
-
 def find_module(name: str) -> str:
   return name.split('/')[-1].split('.')[0]
 
@@ -57,19 +41,19 @@ def test_training_repeats_little_of_the_evaluation(evaluation, training):
   """
   # Hashes, as the lines of the whole library would take much memory.
   trained = {
-    hash(chunk)
+    hash(line)
     for document in itertools.chain(*training.values())
-    for chunk in list_chunks(document.text)
+    for line in packages.list_lines(document.text)
   }
   for documents in evaluation.values():
-    chunks, shared = set(), set()
+    lines, shared = set(), set()
     for document in documents:
-      own = list_chunks(document.text)
-      found = {chunk for chunk in own if hash(chunk) in trained}
+      own = packages.list_lines(document.text)
+      found = {line for line in own if hash(line) in trained}
       assert len(found) <= max(3, 0.2 * len(own)), document.name
-      chunks |= own
+      lines |= own
       shared |= found
-    assert len(shared) < 0.05 * len(chunks), sorted(shared)[:20]
+    assert len(shared) < 0.05 * len(lines), sorted(shared)[:20]
 
 
 @pytest.mark.parametrize('domain', corpus.DOMAINS)

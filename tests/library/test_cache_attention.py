@@ -15,8 +15,10 @@ from specjax import checkpoints
 from specjax.models import attention, cache_attention, transformer, variants
 from specjax.models import cache as caches
 from specjax.types import KV
+from tests.support import attention as by_hand
 from tests.support import models
 
+pytestmark = pytest.mark.usefixtures('float64')
 SLOTS, B, T, G, R, D = 96, 4, 3, 2, 2, 4
 LENGTH = np.array([0, 5, 64, 90], np.int32)
 WALK = cache_attention.walk(32, 8)
@@ -40,11 +42,6 @@ CASES = [
   (FUSED, {'window': 11, 'bias': True}, 2e-6),
   (FUSED, {'window': 11, 'sinks': 3}, 2e-6),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _double(float64):
-  """Every test of this file."""
 
 
 @functools.partial(jax.jit, static_argnames=('window', 'cap', 'way', 'sinks'))
@@ -81,27 +78,18 @@ def curve():
 
 def reference(data, window=None, cap=None, curve=None, sinks=0):
   """[B, T, G, R, D], one query at a time."""
-  q, cache, flight = data
-  out = np.zeros(q.shape)
-  for b, t, g, r in np.ndindex(B, T, G, R):
-    used = LENGTH[b]
-    k, v = (
-      np.concatenate([c[b, g, :used], f[b, g, : t + 1]])
-      for c, f in (
-        (cache.k.swapaxes(2, 3), flight.k.swapaxes(2, 3)),
-        (cache.v, flight.v),
-      )
+  mask = np.broadcast_to(np.tri(T, dtype=bool), (B, T, T))
+  positions = LENGTH[:, None] + np.arange(T)
+  first = window and positions - (window - 1)
+  bias = None
+  if curve is not None:
+    back = (
+      positions[..., None] - slots
+      for slots in (np.arange(SLOTS), positions[:, None])
     )
-    back = np.arange(len(k))[::-1]
-    score = k @ q[b, t, g, r]
-    if cap is not None:
-      score = cap * np.tanh(score / cap)
-    if curve is not None:
-      score = score + curve[np.minimum(back, len(curve) - 1), g * R + r]
-    seen = (back < (window or len(k))) | (back[::-1] < sinks)
-    weight = np.exp(score - score.max()) * seen
-    out[b, t, g, r] = weight @ v / weight.sum()
-  return out
+    bias = [np.moveaxis(curve[x.clip(0, len(curve) - 1)], -1, 1) for x in back]
+  given = *data, mask, None
+  return by_hand.expected(given, first, sinks, cap, bias, LENGTH)[0]
 
 
 @pytest.mark.parametrize(('way', 'options', 'error'), CASES)

@@ -10,17 +10,25 @@ import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 import safetensors.numpy
 
+import specjax
 from experiments import loading_memory
 from specjax import checkpoints, sampling, verify
-from specjax.checkpoints import CheckpointError, parameters
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints import files, parameters
+from specjax.checkpoints.families import conversion
 from specjax.drafters import plain
 from specjax.models import rotary
 from specjax.types import Params, Spec
 from tests.support import family_outputs, models, processes, tiny_families
+from tests.support.directories import (
+  assert_same,
+  edit_config,
+  edit_tensors,
+  refused,
+)
 
 INDEX = 'model.safetensors.index.json'
 
@@ -29,12 +37,6 @@ INDEX = 'model.safetensors.index.json'
 def directory(tmp_path):
   """A complete checkpoint, to be damaged by a test."""
   return family_outputs.load('llama').write(tmp_path / 'model')
-
-
-def rewrite(path, change):
-  file = path / 'model.safetensors'
-  tensors = change(safetensors.numpy.load_file(file))
-  safetensors.numpy.save_file(tensors, file)
 
 
 def shard(path, count=3):
@@ -51,33 +53,14 @@ def shard(path, count=3):
   return places
 
 
-def assert_same(a, b):
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def test_shards_are_the_whole(directory):
   model, whole = checkpoints.load(directory)
-  places = shard(directory)
+  shard(directory)
   again, parts = checkpoints.load(directory)
   assert again is model
   assert_same(parts, whole)
-  lie = places | {'model.norm.weights': 'model-0.safetensors'}
-  for index, message in (
-    (
-      {'weight_map': lie},
-      r'model-0.safetensors lacks tensors .*: model.norm.weights; copy',
-    ),
-    ({}, 'weight_map'),
-  ):
-    (directory / INDEX).write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=message):
-      checkpoints.load(directory)
-  (directory / INDEX).write_text(json.dumps({'weight_map': places}))
   (directory / 'model-1.safetensors').unlink()
-  with pytest.raises(
-    CheckpointError, match=r'model-1\.safetensors of .* missing'
-  ):
-    checkpoints.load(directory)
+  refused(r'model-1\.safetensors of .* missing', checkpoints.load, directory)
 
 
 def test_a_description_is_that_of_what_is_loaded(directory):
@@ -93,19 +76,35 @@ def test_a_description_is_that_of_what_is_loaded(directory):
   assert (found.family, found.model) == ('llama', model)
   assert found.stored_bytes == sum(file.stat().st_size for file in files)
   files[0].unlink()
-  with pytest.raises(CheckpointError, match='missing'):
-    checkpoints.describe(directory)
+  refused('missing', checkpoints.describe, directory)
   assert not checkpoints.has_tokenizer(directory)
   (directory / 'tokenizer.json').write_text('{}')
   assert checkpoints.has_tokenizer(directory)
 
 
-@pytest.mark.parametrize('shard_name', ['../model.safetensors', 3, ''])
-def test_an_index_stays_in_its_folder(shard_name, directory):
-  places = shard(directory) | {'model.norm.weight': shard_name}
-  (directory / INDEX).write_text(json.dumps({'weight_map': places}))
-  with pytest.raises(CheckpointError, match=r'puts model\.norm\.weight into'):
-    checkpoints.load(directory)
+NORM = 'model.norm.weight'
+
+
+@pytest.mark.parametrize(
+  ('lie', 'message'),
+  [
+    (None, 'weight_map'),
+    (
+      {f'{NORM}s': 'model-0.safetensors'},
+      rf'model-0.safetensors lacks tensors .*: {NORM}s; copy',
+    ),
+    # An index stays in its folder.
+    *(
+      ({NORM: name}, f'puts {NORM} into')
+      for name in ('../model.safetensors', 3, '')
+    ),
+  ],
+)
+def test_an_index_that_lies_is_refused(lie, message, directory):
+  places = shard(directory)
+  index = {} if lie is None else {'weight_map': places | lie}
+  (directory / INDEX).write_text(json.dumps(index))
+  refused(message, checkpoints.load, directory)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +123,7 @@ def test_a_damaged_shard_is_named(damage, directory):
   shard(directory)
   file = directory / 'model-2.safetensors'
   file.write_bytes(damage(file.read_bytes()))
-  with pytest.raises(
-    CheckpointError, match=r'model-2\.safetensors is truncated or'
-  ):
-    checkpoints.load(directory)
+  refused(r'model-2\.safetensors is truncated or', checkpoints.load, directory)
 
 
 @pytest.mark.parametrize(
@@ -136,17 +132,13 @@ def test_a_damaged_shard_is_named(damage, directory):
 def test_pickled_weights_are_never_read(name, directory):
   (directory / 'model.safetensors').unlink()
   (directory / name).write_bytes(b'cos\nsystem\n(S"false"\ntR.')
-  with pytest.raises(
-    CheckpointError, match=f'{name} is pickled.*save_pretrained'
-  ):
-    checkpoints.load(directory)
+  refused(f'{name} is pickled.*save_pretrained', checkpoints.load, directory)
 
 
 def test_pickled_heads_need_torch(tmp_path, monkeypatch):
   (tmp_path / 'pytorch_model.bin').write_bytes(b'cos\nsystem\n(S"false"\ntR.')
   monkeypatch.setitem(sys.modules, 'torch', None)
-  with pytest.raises(CheckpointError, match='is not installed: pip'):
-    checkpoints.files.open_tensors(tmp_path, of_head=True)
+  refused('is not installed: pip', files.open_tensors, tmp_path, True)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +159,11 @@ def test_every_family_names_what_it_does_not_know(name, changes):
   # The name in a message may be that of the attribute inside.
   names = '|'.join([*changes, 'rope_type'])
   with pytest.raises(ValueError, match=names) as caught:
-    conversion.read_attributes(FAMILIES, config)
+    conversion.read_attributes(config)
   assert '\n' not in str(caught.value)
 
 
+_LINEAR = {'type': 'linear', 'factor': 2.0}
 _YARN = {'rope_type': 'yarn', 'factor': 2.0, 'rope_theta': 1.0}
 _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
 
@@ -178,6 +171,26 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
 @pytest.mark.parametrize(
   ('name', 'changes', 'message'),
   [
+    ('llama', {'model_type': 'mamba'}, "'mamba' is unknown; known are llama"),
+    ('llama', {'model_type': ...}, 'model_type None is unknown'),
+    ('llama', {'sliding_window': 64}, 'unsupported .* attribute sliding_windo'),
+    ('llama', {'head_dim': 7}, 'head_dim = 7 must be even'),
+    ('llama', {'hidden_size': ...}, r'hidden_size is missing; .*config\.json'),
+    ('llama', {'hidden_size': '8'}, "hidden_size = '8'; expected a"),
+    ('llama', {'rms_norm_eps': True}, 'eps = True; expected a positive'),
+    ('llama', {'mlp_bias': 1}, 'mlp_bias = 1; expected true or false'),
+    ('llama', {'hidden_act': 'mish'}, "'mish'; expected one of silu"),
+    ('llama', {'num_key_value_heads': 3}, r'heads \(4\) must be a multiple'),
+    ('llama', {'pretraining_tp': 2}, 'pretraining_tp = 2; only 1 is'),
+    ('llama', {'rope_scaling': 2}, 'rope_scaling = 2 must be an object'),
+    ('llama', {'rope_parameters': {'type': 'ntk'}}, "= 'ntk'; expected one"),
+    # Beside rope_parameters that say otherwise.
+    ('llama', {'rope_scaling': {'type': 'su'}}, "'llama3' and 'su'; expected"),
+    ('llama', {'rope_theta': 7.0}, '7.0 but rope_parameters.rope_theta = 500'),
+    ('llama', {'rope_parameters': {'type': 'llama3'}}, 'factor is missing'),
+    ('llama', {'rope_parameters': _LINEAR | {'a': 1}}, 'parameters: a = 1'),
+    ('llama', {'partial_rotary_factor': 0.5}, 'factor = 0.5; expected 1'),
+    ('llama', {'architectures': ['X']}, r"= \['X'\]; only \['LlamaForCausalLM"),
     ('llama', {'is_encoder_decoder': True}, 'is_encoder_decoder = True'),
     ('deepseek_v3', {'n_group': 4}, 'n_group'),
     ('deepseek_v3', {'n_group': 6}, 'n_group'),
@@ -214,10 +227,12 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
     ('t5', {'decoder_start_token_id': -1}, 'decoder_start_token_id = -1'),
   ],
 )
-def test_unsupported_values_are_named(name, changes, message):
-  config = family_outputs.load(name).config | changes
-  with pytest.raises(ValueError, match=message):
-    conversion.read_attributes(FAMILIES, config)
+def test_unsupported_values_are_named(name, changes, message, tmp_path):
+  """No weights are needed for it; an attribute that is `...` is left out."""
+  file = tmp_path / 'config.json'
+  file.write_text(json.dumps(family_outputs.load(name).config))
+  edit_config(tmp_path, **changes)
+  assert refused(message, checkpoints.load, tmp_path).startswith(str(file))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +252,7 @@ def test_unsupported_values_are_named(name, changes, message):
 def test_tensors_may_have_other_names(name, rename, more, tmp_path):
   path = family_outputs.load(name).write(tmp_path / 'model')
   _, expected = checkpoints.load(path)
-  rewrite(path, lambda x: {rename(n): w for n, w in x.items()} | more)
+  edit_tensors(path, lambda x: {rename(n): w for n, w in x.items()} | more)
   assert_same(checkpoints.load(path)[1], expected)
 
 
@@ -269,19 +284,19 @@ def test_of_a_model_that_sees_images_the_text_is_read(prefix, tied, tmp_path):
     named['vision_tower.embeddings.weight'] = np.ones(3, np.float32)
     return named if tied else named | {f'{before}lm_head.weight': head}
 
-  rewrite(path, change)
+  edit_tensors(path, change)
   model, params = checkpoints.load(path)
   if tied:
     del expected['unembedding']
   assert model.config == dataclasses.replace(text.config, tied_embeddings=tied)
   assert_same(params, expected)
   assert checkpoints.eos_ids(path) == (1, 2)
-  rewrite(path, lambda x: x | {'speech_tower.weight': np.ones(3, np.float32)})
-  with pytest.raises(CheckpointError, match='speech_tower'):
-    checkpoints.load(path)
-  (path / 'config.json').write_text(json.dumps(config | {'speech_config': {}}))
-  with pytest.raises(CheckpointError, match='speech_config'):
-    checkpoints.load(path)
+  edit_tensors(
+    path, lambda x: x | {'speech_tower.weight': np.ones(3, np.float32)}
+  )
+  refused('speech_tower', checkpoints.load, path)
+  edit_config(path, speech_config={})
+  refused('speech_config', checkpoints.load, path)
 
 
 @pytest.mark.parametrize('name', ['deepseek_v2', 'deepseek_v3'])
@@ -298,8 +313,37 @@ def test_a_layer_that_drafts_is_left_out(name, tmp_path):
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
   more['model.layers.3.eh_proj.weight'] = np.zeros((3, 3), np.float16)
   path = reference._replace(tensors=more).write(tmp_path / 'two')
-  with pytest.raises(CheckpointError, match=r'model\.layers\.3\.eh_proj'):
-    checkpoints.describe(path)
+  refused(r'model\.layers\.3\.eh_proj', checkpoints.describe, path)
+
+
+@pytest.mark.parametrize('way', ['flat', 'nested', 'restored'])
+def test_a_tree_is_the_target_of_its_directory(way, directory, tmp_path):
+  reference = family_outputs.load('llama')
+  tree = reference.tensors
+  if way != 'flat':
+    names = {tuple(name.split('.')): x for name, x in tree.items()}
+    tree = flax.traverse_util.unflatten_dict(names)
+  if way == 'restored':
+    with ocp.StandardCheckpointer() as checkpointer:
+      checkpointer.save(tmp_path / 'orbax', tree)
+      checkpointer.wait_until_finished()
+      tree = checkpointer.restore(tmp_path / 'orbax')
+  made = specjax.from_pytree(reference.config, tree)
+  loaded = specjax.load(directory, layout='whole')
+  assert made.model == loaded.model
+  assert_same(made.params, loaded.params)
+
+
+@pytest.mark.parametrize(
+  ('name', 'given'),
+  [
+    ('model.norm.bias', np.zeros(24)),
+    *((NORM, x) for x in (None, np.zeros(23), np.zeros(24, int), 'zeros')),
+  ],
+)
+def test_a_tree_of_another_model_is_refused(name, given):
+  config, tree, *_ = family_outputs.load('llama')
+  refused(name, specjax.from_pytree, config, tree | {name: given})
 
 
 @pytest.mark.parametrize('stored', ['float64', 'float32', 'bfloat16'])
@@ -307,7 +351,7 @@ def test_a_layer_that_drafts_is_left_out(name, tmp_path):
 def test_any_stored_type_becomes_the_wanted_one(stored, wanted, directory):
   _, expected = checkpoints.load(directory)
   stored, wanted = jnp.dtype(stored), jnp.dtype(wanted)
-  rewrite(
+  edit_tensors(
     directory,
     lambda tensors: {name: x.astype(stored) for name, x in tensors.items()},
   )
@@ -332,16 +376,15 @@ def test_the_run_fixes_scalings_that_depend_on_the_length(tmp_path):
   spec = Spec(model, plain.make(), verify.token)
   with pytest.raises(ValueError, match='the target has 9 positions'):
     models.run(spec, Params(None, None), [[1] * 9], sampling.make(1))
-  with pytest.raises(CheckpointError, match='max_length = 129'):
-    checkpoints.load(path, max_length=129)
+  refused('max_length = 129', checkpoints.load, path, max_length=129)
   path = family_outputs.load('gpt_neox').write(tmp_path / 'gpt_neox')
   model, _ = checkpoints.load(path, max_length=256)
   assert model.config.max_positions == 256
   # Saved as it was made.
   llama = family_outputs.load('llama').config
   llama['rope_parameters'] = {'rope_type': 'dynamic', 'factor': 2.0}
-  _, config = conversion.read_attributes(FAMILIES, llama, 256)
-  _, attributes = conversion.write_attributes(FAMILIES, config, {})
+  _, config = conversion.read_attributes(llama, 256)
+  _, attributes = conversion.write_attributes(config, {})
   assert (config.max_positions, attributes['max_position_embeddings']) == (
     256,
     64,
@@ -355,18 +398,16 @@ def test_a_window_of_any_size_is_written_back(name):
     windowed |= {'use_sliding_window': True, 'layer_types': None}
     windowed['max_window_layers'] = 1
   attributes = family_outputs.load(name).config | windowed
-  family, config = conversion.read_attributes(FAMILIES, attributes)
+  family, config = conversion.read_attributes(attributes)
   assert 1000 in config.windows
-  assert conversion.write_attributes(FAMILIES, config, {})[0] is family
+  assert conversion.write_attributes(config, {})[0] is family
 
 
 def test_other_models_have_the_length_they_have(directory):
   model, _ = checkpoints.load(directory, max_length=10)
   assert model.config.max_positions == 64
-  with pytest.raises(CheckpointError, match='more than the 64'):
-    checkpoints.load(directory, max_length=65)
-  with pytest.raises(CheckpointError, match='at least 1'):
-    checkpoints.load(directory, max_length=0)
+  refused('more than the 64', checkpoints.load, directory, max_length=65)
+  refused('at least 1', checkpoints.load, directory, max_length=0)
 
 
 @pytest.mark.parametrize('name', ['nothing', './a/b', '../a', 'a/b/c', ''])

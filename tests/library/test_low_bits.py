@@ -1,7 +1,6 @@
 """Weights in few bits: rounding, the kernel, files, and the drafter."""
 
 import functools
-import json
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -19,7 +18,8 @@ from specjax.drafters import lm, quantized
 from specjax.models import linear, low_bits, transformer, variants
 from specjax.models.config import Experts
 from specjax.types import Target
-from tests.support import models
+from tests.support import directories, models
+from tests.support.directories import refused
 
 few = hypothesis.settings(deadline=None, max_examples=60)
 EVEN = dict(vocab_size=64, num_heads=8, head_dim=8, width=64, mlp_width=64)
@@ -380,31 +380,23 @@ def test_files_in_eight_bits_hold_what_was_quantised(folder, tmp_path):
     for name in ('eight', 'target')
   )
   assert small < 0.5 * large  # The table stays.
-  config = json.loads((folder / 'eight/config.json').read_text())
+  config = directories.read_config(folder / 'eight')
   said = {'quant_method': 'specjax-int8', 'bits': 8}
   assert config['quantization_config'] == said
   model, params = even()
   four = linear.quantize(params, False, 4)
-  with pytest.raises(checkpoints.CheckpointError, match='eight bits'):
-    checkpoints.save(tmp_path / 'four', model, four)
+  refused('eight bits', checkpoints.save, tmp_path / 'four', model, four)
 
 
 def test_files_in_eight_bits_are_not_read_as_floats(folder):
   for read in (checkpoints.load, checkpoints.describe):
-    with pytest.raises(
-      checkpoints.CheckpointError, match=r'specjax\.drafters\.quantized\.load'
-    ):
-      read(folder / 'eight')
+    refused(r'specjax\.drafters\.quantized\.load', read, folder / 'eight')
   target = Target(checkpoints.describe(folder / 'target').model)
   with pytest.raises(ValueError, match='eight bits'):
     lm.load(target, str(folder / 'eight'))
-  method = {'quant_method': 'other'}
-  config = json.loads((folder / 'eight/config.json').read_text())
-  other = folder / 'other'
-  other.mkdir()
-  (other / 'config.json').write_text(
-    json.dumps(config | {'quantization_config': method})
-  )
+  method = {'quantization_config': {'quant_method': 'other'}}
+  config = directories.read_config(folder / 'eight') | method
+  other = directories.write(folder / 'other', config, {})
   with pytest.raises(ValueError, match="quant_method 'other'"):
     checkpoints.load(other, quantized=True)
 

@@ -196,22 +196,21 @@ def test_sizes_that_it_has(width, slots):
     jax.block_until_ready(run())
 
 
-@pytest.mark.parametrize('kind', ['mask', 'length', 'first', 'bias', 'values'])
-def test_what_does_not_fit_is_refused(kind):
-  q, cache, block, mask, bias = make(2, 16, 3)
-  length, first = LENGTH, np.zeros((B, 2), np.int32)
-  if kind == 'mask':
-    mask = mask[:1]
-  elif kind == 'length':
-    length = length[:1]
-  elif kind == 'first':
-    first = first[:1]
-  elif kind == 'bias':
-    bias = bias[0][:1], bias[1]
-  else:
-    cache = cache[0], cache[1].astype(jnp.bfloat16)
+@pytest.mark.parametrize(
+  ('name', 'change'),
+  [
+    *((name, lambda x: x[:1]) for name in ('mask', 'length', 'first')),
+    ('bias', lambda x: (x[0][:1], x[1])),
+    ('cache', lambda x: (x[0], x[1].astype(jnp.bfloat16))),
+  ],
+)
+def test_what_does_not_fit_is_refused(name, change):
+  names = 'q', 'cache', 'block', 'mask', 'bias'
+  given = dict(zip(names, make(2, 16, 3), strict=True))
+  given |= {'length': LENGTH, 'first': np.zeros((B, 2), np.int32)}
+  given[name] = change(given[name])
   with pytest.raises(jax.errors.JaxRuntimeError, match='must be'):
-    jax.block_until_ready(attend(q, cache, length, block, mask, first, bias))
+    jax.block_until_ready(attend(**given))
 
 
 def test_keys_of_a_cache_far_apart_are_copied():

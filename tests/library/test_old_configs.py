@@ -7,7 +7,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specjax.checkpoints.families import FAMILIES, conversion, rope, values
+from specjax.checkpoints.families import conversion, rope, values
 from specjax.models import rotary
 from tests.support import tiny_families
 
@@ -21,7 +21,7 @@ def read(kind, **attributes):
   given = SIZES | {'model_type': kind, 'num_hidden_layers': 6} | attributes
   if kind in ('qwen2', 'llama'):
     del given['head_dim']
-  return conversion.read_attributes(FAMILIES, given)[1]
+  return conversion.read_attributes(given)[1]
 
 
 def windows_of_transformers(kind, **attributes):
@@ -36,28 +36,26 @@ def windows_of_transformers(kind, **attributes):
   )
 
 
-@pytest.mark.parametrize('kind', ['qwen2', 'qwen3'])
-@pytest.mark.parametrize('first', range(1, 8))
-@pytest.mark.parametrize('switch', [False, True])
-def test_layers_from_max_window_layers_on_have_a_window(kind, first, switch):
-  more = {'sliding_window': 8, 'max_window_layers': first}
-  more['use_sliding_window'] = switch
-  wanted = windows_of_transformers(kind, **more)
-  found = read(kind, **more).windows or (None,) * 6
-  assert found == wanted
-  assert sum(x is not None for x in found) == (
-    max(6 - first, 0) if switch else 0
-  )
-
-
-@pytest.mark.parametrize('each', [1, 2, 3, 5, 6, 7])
-def test_every_few_layers_have_no_window(each):
-  more = {'sliding_window': 8, 'sliding_window_pattern': each}
-  found = read('gemma3_text', **more).windows or (None,) * 6
-  assert found == windows_of_transformers('gemma3_text', **more)
-  assert [i for i, x in enumerate(found, 1) if x is None] == [
-    *range(each, 7, each)
-  ]
+@pytest.mark.parametrize(
+  ('kind', 'more', 'count'),
+  [
+    *(
+      (kind, {'max_window_layers': first, 'use_sliding_window': switch}, count)
+      for kind in ('qwen2', 'qwen3')
+      for first in range(1, 8)
+      for switch, count in ((False, 0), (True, max(6 - first, 0)))
+    ),
+    *(
+      ('gemma3_text', {'sliding_window_pattern': each}, 6 - 6 // each)
+      for each in (1, 2, 3, 5, 6, 7)
+    ),
+  ],
+)
+def test_layers_have_the_windows_of_their_type(kind, more, count):
+  """From one layer on, or but for every few."""
+  found = read(kind, sliding_window=8, **more).windows or (None,) * 6
+  assert found == windows_of_transformers(kind, sliding_window=8, **more)
+  assert sum(x is not None for x in found) == count
 
 
 SCALES = st.one_of(st.none(), st.floats(0.2, 2))
@@ -107,14 +105,6 @@ def test_yarn_has_two_scales_or_none(said, shares, factor, one, all_dim):
     assert found[i] == pytest.approx(mixed, rel=1e-4)
 
 
-def test_what_yarn_leaves_out_is_as_published():
-  config = read('llama', rope_scaling={'rope_type': 'yarn', 'factor': 4.0})
-  amplitude = 0.1 * math.log(4) + 1
-  longest = config.max_positions
-  usual = rotary.Yarn(4.0, longest, 32.0, 1.0, amplitude, True)
-  assert config.rope_scaling == usual
-
-
 @pytest.mark.parametrize(
   ('longest', 'growth'), [(1, 1), (63, 1), (64, 1), (65, 1.03125), (128, 3)]
 )
@@ -133,20 +123,6 @@ _RELEASED = {
 }
 
 
-@pytest.mark.parametrize('name', tiny_families.OPTIONS)
-def test_the_default_configuration_of_a_type_is_read(name):
-  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
-    **_RELEASED.get(name, {})
-  )
-  family, config = conversion.read_attributes(FAMILIES, made.to_dict())
-  text = made.get_text_config()
-  assert family.model_type == text.model_type
-  assert (config.vocab_size, config.width) == (
-    text.vocab_size,
-    text.hidden_size,
-  )
-
-
 # Their default was another one when files were written.
 _OTHERWISE = {
   ('cohere', 'rope_parameters'),
@@ -159,16 +135,18 @@ _OTHERWISE = {
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_what_a_file_leaves_out_has_the_default_of_its_type(name):
   """Or is missing, and said to be."""
-  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](
-    **_RELEASED.get(name, {})
-  ).to_dict()
-  _, whole = conversion.read_attributes(FAMILIES, made)
+  released = _RELEASED.get(name, {})
+  made = transformers.CONFIG_MAPPING[tiny_families.type_of(name)](**released)
+  text, made = made.get_text_config(), made.to_dict()
+  family, whole = conversion.read_attributes(made)
+  assert family.model_type == text.model_type
+  assert (whole.vocab_size, whole.width) == (text.vocab_size, text.hidden_size)
   for key in made.keys() - {'model_type', 'text_config'}:
-    if key in _RELEASED.get(name, ()) or (name, key) in _OTHERWISE:
+    if key in released or (name, key) in _OTHERWISE:
       continue
     rest = {other: value for other, value in made.items() if other != key}
     try:
-      _, found = conversion.read_attributes(FAMILIES, rest)
+      _, found = conversion.read_attributes(rest)
     except ValueError as error:
       found = str(error)
     missing = f'attribute {key} is missing'
@@ -189,7 +167,7 @@ def test_a_base_that_cannot_grow_is_named(changes, message):
   config['head_dim'] = changes.pop('head_dim', config['head_dim'])
   rope = {'rope_type': 'dynamic', 'factor': 1.0, 'alpha': 20.0} | changes
   with pytest.raises(ValueError, match=message):
-    conversion.read_attributes(FAMILIES, config | {'rope_parameters': rope})
+    conversion.read_attributes(config | {'rope_parameters': rope})
 
 
 def test_texts_of_released_models_of_images_are_read():
@@ -207,9 +185,7 @@ def test_texts_of_released_models_of_images_are_read():
     },
   }
   for (kind, file), width in zip(files.items(), (4096, 2048), strict=True):
-    _, config = conversion.read_attributes(
-      FAMILIES, file | {'model_type': kind}
-    )
+    _, config = conversion.read_attributes(file | {'model_type': kind})
     assert (config.width, config.mlp_width) == (width, 11008)
     assert (config.num_layers, config.num_heads) == (32, 32)
     assert config.vocab_size == 32064
@@ -278,9 +254,9 @@ def test_kimi_k2_is_deepseek_v3_under_another_name():
   plain = tiny_families.attributes('deepseek_v3')
   plain['architectures'] = ['DeepseekV3ForCausalLM']
   other = plain | {'model_type': 'kimi_k2'}
-  family, config = conversion.read_attributes(FAMILIES, other)
+  family, config = conversion.read_attributes(other)
   assert family.model_type == 'kimi_k2'
-  assert config == conversion.read_attributes(FAMILIES, plain)[1]
+  assert config == conversion.read_attributes(plain)[1]
 
 
 @pytest.mark.parametrize('name', SAID)
@@ -290,12 +266,12 @@ def test_what_files_say_besides_changes_nothing_or_is_refused(name):
     key: value[0] if isinstance(value, tuple) else value
     for key, value in SAID[name].items()
   }
-  _, config = conversion.read_attributes(FAMILIES, plain | said)
-  assert config == conversion.read_attributes(FAMILIES, plain)[1]
+  _, config = conversion.read_attributes(plain | said)
+  assert config == conversion.read_attributes(plain)[1]
   for key, value in SAID[name].items():
     if isinstance(value, tuple):
       with pytest.raises(ValueError, match=key):
-        conversion.read_attributes(FAMILIES, plain | said | {key: value[1]})
+        conversion.read_attributes(plain | said | {key: value[1]})
 
 
 # Values of attributes: what is taken, and the nearest that are not.
@@ -385,19 +361,21 @@ def test_what_longrope_leaves_out(kind, longest, said, amplitude):
 
 
 @pytest.mark.parametrize(
-  ('said', 'factor', 'amplitude'),
+  ('original', 'factor', 'amplitude'),
   [
-    ({}, 4.0, 0.1 * math.log(4) + 1),
-    ({'factor': 1.0}, 1.0, 1.0),
-    ({'factor': 0.5}, 0.5, 1.0),
+    (None, 4.0, 0.1 * math.log(4) + 1),
+    (16, None, 0.1 * math.log(4) + 1),
+    (16, 1.0, 1.0),
+    (16, 0.5, 1.0),
   ],
 )
-def test_yarn_that_names_no_factor_has_that_of_its_lengths(
-  said, factor, amplitude
-):
-  given = {'rope_type': 'yarn', 'original_max_position_embeddings': 16} | said
+def test_what_yarn_leaves_out(original, factor, amplitude):
+  """Its factor is that of its lengths, and the rest is as published."""
+  said = {'original_max_position_embeddings': original, 'factor': factor}
+  given = {'rope_type': 'yarn'} | {k: x for k, x in said.items() if x}
   found = rotary_fields(rope_parameters=given)['rope_scaling']
-  assert (found.factor, found.amplitude) == (factor, pytest.approx(amplitude))
+  wanted = original or 64, 32.0, 1.0, pytest.approx(amplitude), True
+  assert tuple(vars(found).values()) == (factor or 4.0, *wanted)
 
 
 SCALED = {'rope_type': 'linear', 'factor': 2.0}

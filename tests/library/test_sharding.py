@@ -10,7 +10,7 @@ from specjax.bench import load, memory, meshes
 from specjax.bench.compiled import hlo
 from specjax.bench.config import Mesh
 from specjax.bench.plan import plan
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.drafters import plain
 from specjax.drafters.shapes.language_model import Fed
 from specjax.drafters.shapes.step_model import Memory
@@ -24,15 +24,13 @@ from tests.support import models, tiny, tiny_families
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
 def test_parts_of_a_parameter_are_parts_of_its_tensors(name):
   """Every family, split in two along every axis that the table splits."""
-  family, config = conversion.read_attributes(
-    FAMILIES, tiny_families.attributes(name)
-  )
+  family, config = conversion.read_attributes(tiny_families.attributes(name))
   shapes = conversion.shape_params(config)
   placement = sharding.Placement(sharding.plan_mesh(1, 2))
   places = transformer.shardings(config, placement)
   places = flax.traverse_util.flatten_dict(places, sep='/')
   found = 0
-  for key, source in conversion.list_sources(family, config, shapes).items():
+  for key, source in conversion.fill(family.table(config), shapes).items():
     cutting, names = source
     shape = shapes[key].shape
     x = np.arange(np.prod(shape)).reshape(shape)
@@ -172,6 +170,17 @@ def test_heads_that_are_not_divided_are_refused(folder):
     meshes.check_heads(Mesh(model=3, split_draft=True), described)
 
 
+def described(layers, **heads):
+  """A target of so many layers, and a draft of one."""
+  return {
+    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
+    for name, n in (('target', layers), ('draft lm', 1))
+  }
+
+
+FOUR = {'num_heads': 4, 'num_kv_heads': 4}
+
+
 @pytest.mark.parametrize(
   ('layers', 'devices', 'asked', 'split'),
   [
@@ -188,13 +197,8 @@ def test_a_draft_is_split_where_it_would_read_more(
 ):
   mesh = Mesh(model=devices, split_draft=asked)
   given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,)))
-  heads = {'num_heads': 4, 'num_kv_heads': 4}
-  described = {
-    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
-    for name, n in (('target', layers), ('draft lm', 1))
-  }
   assert given.mesh.facts()['split_draft'] is asked
-  chosen = memory.choose_split(given, described).mesh
+  chosen = memory.choose_split(given, described(layers, **FOUR)).mesh
   assert chosen.split_draft is split
   assert chosen.facts()['split_draft'] is split
 
@@ -210,21 +214,13 @@ def test_a_draft_is_read_with_the_rows_of_a_device(
   )
   mesh = Mesh(data=2, model=2)
   given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,), batch=6))
-  heads = {'num_heads': 4, 'num_kv_heads': 4}
-  described = {
-    name: checkpoints.Description('llama', models.tiny(11, n, **heads), 0)
-    for name, n in (('target', 2), ('draft lm', 1))
-  }
-  assert memory.choose_split(given, described).mesh.split_draft is split
+  chosen = memory.choose_split(given, described(2, **FOUR)).mesh
+  assert chosen.split_draft is split
 
 
 def test_a_draft_whose_heads_are_not_divided_stays_whole(folder):
   given = plan(tiny.experiment(folder, mesh=Mesh(model=3), gammas=(4,)))
-  model = models.tiny(11, 1)
-  described = dict.fromkeys(
-    ('target', 'draft lm'), checkpoints.Description('llama', model, 0)
-  )
-  assert memory.choose_split(given, described).mesh.split_draft is False
+  assert memory.choose_split(given, described(1)).mesh.split_draft is False
 
 
 def test_what_does_not_fit_is_refused_before_it_is_read(folder, monkeypatch):

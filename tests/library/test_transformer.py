@@ -38,6 +38,8 @@ from specjax.models.config import (
 from specjax.types import KV
 from tests.support import models
 
+pytestmark = pytest.mark.usefixtures('float64')
+close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
 VOCAB = models.VOCAB
 LLAMA = models.TARGET
 GPT = models.tiny(
@@ -63,11 +65,6 @@ CHOICES = {
 MODELS = CHOICES | {
   'llama': LLAMA, 'gpt': GPT, 'gemma': GEMMA, 'experts': EXPERTS
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _double(float64):
-  """Every test of this file."""
 
 
 @functools.cache
@@ -130,7 +127,6 @@ def assert_pieces_agree(model, tokens, length):
   whole, taps, _ = at_once(model, params, tokens[:, : max(length) + 5])
   assert whole.dtype == np.float64
   assert whole.std() > 0.1
-  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
   for row, first in enumerate(length - 1):
     close(pieces[row], whole[row, first : first + 6])
     close(features[row, :first], taps[row, :first])
@@ -194,12 +190,7 @@ def test_a_window_that_no_text_fills_is_not_looked_at():
   )
   assert (near.config.reach(0), far.config.reach(0)) == (511, None)
   tokens = words(1, 24)
-  np.testing.assert_allclose(
-    models.score(far, weights(near), tokens),
-    models.score(near, weights(near), tokens),
-    rtol=0,
-    atol=1e-10,
-  )
+  close(*(models.score(x, weights(near), tokens) for x in (far, near)))
 
 
 def test_a_window_is_one_of_depth_not_of_rows():
@@ -264,7 +255,7 @@ def test_hidden_states_are_the_last_features_after_one_more_norm():
   last = np.asarray(taps)[:, :, 1]
   size = np.sqrt((last**2).mean(-1, keepdims=True) + 1e-5)
   scaled = last / size * params['norm']['scale']
-  np.testing.assert_allclose(hidden, scaled, rtol=0, atol=1e-10)
+  close(hidden, scaled)
 
 
 @pytest.mark.slow
@@ -291,7 +282,7 @@ def test_rotary_positions_are_relative():
     turned = [rotate(x, place + shift) for x in (q, k)]
     return np.einsum('bthd,bshd->bts', *turned)
 
-  np.testing.assert_allclose(scores(0), scores(900), rtol=0, atol=1e-10)
+  close(scores(0), scores(900))
   # Position 0 turns nothing, and one step turns the first pair by one radian.
   np.testing.assert_allclose(rotate(q, 0 * place), q)
   unit = np.zeros_like(q)
@@ -299,7 +290,7 @@ def test_rotary_positions_are_relative():
   one = rotate(unit, place)[:, 1:]
   expected = np.zeros(8)
   expected[[0, 4]] = np.cos(1), np.sin(1)
-  np.testing.assert_allclose(one[0, 0, 0], expected, rtol=0, atol=1e-12)
+  close(one[0, 0, 0], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
@@ -358,7 +349,7 @@ def test_the_form_of_a_tpu_changes_no_logits(name):
     for model in (MODELS[name], changed)
   ]
   assert changed.config.device.rows == 8
-  np.testing.assert_allclose(*pieces, rtol=0, atol=1e-10)
+  close(*pieces)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +376,7 @@ def test_a_pass_of_more_rows_than_tokens_says_nothing_of_them(options):
     *map(jax.tree.leaves, (padded, plain)), strict=True
   ):
     assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+    close(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -423,8 +414,6 @@ def test_layers_that_are_traced_once_differ_in_weights_alone(name):
     given = params, tokens, positions, None, jnp.zeros(1, int), mask
     return [model.forward(*given, apart=x).hidden for x in (False, True)]
 
-  np.testing.assert_allclose(
-    *both(weights(model), words(1, 9)), rtol=0, atol=1e-10
-  )
+  close(*both(weights(model), words(1, 9)))
   alike = [model.config.like(i) for i in range(4)] == [0] * 4
   assert alike == (name == 'alike')

@@ -15,7 +15,7 @@ from tunix.models.qwen3 import params as qwen3_params
 import specjax
 from experiments.own_models import draw, tunix
 from specjax import checkpoints
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.drafters import lm
 from specjax.models import transformer
 from tests.support import package_models
@@ -45,7 +45,7 @@ def pair(tmp_path_factory):
   folder = tmp_path_factory.mktemp('pair')
   for layers, name in ((2, 'target'), (1, 'draft')):
     family, config = conversion.read_attributes(
-      FAMILIES, _SIZES | {'num_hidden_layers': layers}
+      _SIZES | {'num_hidden_layers': layers}
     )
     model = transformer.build(config)
     params = draw(model.init(jax.random.key(layers)), layers)

@@ -59,11 +59,12 @@ def expected(
     [x.astype(np.float64) for x in memory] for memory in (cache, block)
   )
   made, scale = np.zeros(q.shape), np.zeros(q.shape)
+  slots = np.arange(cache[1].shape[2])
   for b, t, g, r in np.ndindex(*q.shape[:-1]):
     # A row of the block lies behind the rows of its text before it.
     place = length[b] - 1 + np.cumsum(mask[b, t])
-    place = np.concatenate([np.arange(SLOTS), place])
-    seen = np.concatenate([np.arange(SLOTS) < length[b], mask[b, t]])
+    place = np.concatenate([slots, place])
+    seen = np.concatenate([slots < length[b], mask[b, t]])
     if first is not None:
       seen &= (place >= first[b, t]) | (place < sinks)
     keys = np.concatenate([cache[0][b, g], block[0][b, g]], 1)
@@ -72,7 +73,8 @@ def expected(
     if cap:
       scores = cap * np.tanh(scores / cap)
     if bias is not None:
-      scores += np.concatenate([x[b, g * R + r, t] for x in bias])
+      head = g * q.shape[3] + r
+      scores += np.concatenate([x[b, head, t] for x in bias])
     scores[~seen] = -np.inf
     logit = -np.inf if sink is None else np.float64(sink[g, r])
     top = max(scores.max(), logit)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 
+from tests.support import directories
+
 FOLDER = pathlib.Path(__file__).parent / 'family_outputs'
 _LOGITS, _TOKENS = 'expected.logits', 'expected.tokens'
 NAMES = tuple(sorted(file.stem for file in FOLDER.glob('*.json')))
@@ -30,10 +32,7 @@ class Reference(NamedTuple):
 
   def write(self, folder: pathlib.Path) -> pathlib.Path:
     """Writes the checkpoint as a directory."""
-    folder.mkdir()
-    (folder / 'config.json').write_text(json.dumps(self.config))
-    safetensors.numpy.save_file(self.tensors, folder / 'model.safetensors')
-    return folder
+    return directories.write(folder, self.config, self.tensors)
 
   def store(self, name: str) -> None:
     FOLDER.mkdir(exist_ok=True)

@@ -120,9 +120,9 @@ def weights(model: transformer.Model, seed: int):
   return params
 
 
-def random_of(init, *given, seed: int = 0):
+def random_of(init, *given):
   """Random numbers in the shapes that an `init` makes: nothing is compiled."""
-  random = np.random.default_rng(seed)
+  random = np.random.default_rng(0)
   return jax.tree.map(
     lambda x: random.normal(size=x.shape).astype(x.dtype),
     jax.eval_shape(init, *given),
@@ -238,13 +238,9 @@ def pooled(spec, params, prompts, temperatures, new_tokens, **options):
   return [found[i] for i in range(len(prompts))]
 
 
+@jax.jit
 def copy(state):
   """A state that survives the donation of the other."""
-  return _copy(state)
-
-
-@jax.jit
-def _copy(state):
   return jax.tree.map(jnp.copy, state)
 
 
@@ -395,6 +391,13 @@ def head_of(trainable, scale: float):
   return functools.cache(lambda: head_weights(trainable.init, scale))
 
 
+def module_of(head):
+  """Weights of a head that begins with none of its target's."""
+  return functools.cache(
+    lambda: head_weights(lambda key, target: head.init(key), 0.3)
+  )
+
+
 SMALL = {'width': 8, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 4}
 EAGLE_1 = eagle.trainable(TARGET, 1, **SMALL, mlp_width=16)
 EAGLE_3 = eagle.trainable(TARGET, 3, **SMALL, mlp_width=16)
@@ -511,15 +514,11 @@ DRAFTERS: dict[str, tuple[Drafter, object]] = {
   ),
   'eagle at once, dynamic tree': (
     dynamic_tree.make(eagle.at_once.walk(AT_ONCE, 3), 3, 3, 8),
-    functools.cache(
-      lambda: head_weights(lambda key, target: AT_ONCE.init(key), 0.3),
-    ),
+    module_of(AT_ONCE),
   ),
   'assistant, tree': (
     static_tree.make(assistant.walk(ASSISTANT), (0, 0, 0, 1, 1, 2, 5)),
-    functools.cache(
-      lambda: head_weights(lambda key, target: ASSISTANT.init(key), 0.3),
-    ),
+    module_of(ASSISTANT),
   ),
   'states, tree': (lm.make_tree(STATES, (0, 0, 0, 1, 1, 2, 5)), states_weights),
   'some tokens': (lm.make(SMALL_HEAD, DEPTH), small_head_weights),

@@ -189,23 +189,18 @@ def full(bug=''):
   return specjax.Model(sizes, weights, forward, head)
 
 
-def load():
+def load(layers=LAYERS):
   """A target of the embedded pair's tokens, for programs."""
   tokenizer = checkpoints.load_tokenizer(pair.path('target'))
+  params = weights(vocab=2048, layers=layers)
   return specjax.Target.of(
-    adapted(vocab=2048), weights(vocab=2048), tokenizer=tokenizer, eos=(0,)
+    adapted(vocab=2048), params, tokenizer=tokenizer, eos=(0,)
   )
 
 
 def load_draft():
   """A smaller one of the same tokens."""
-  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
-  return specjax.Target.of(
-    adapted(vocab=2048),
-    weights(vocab=2048, layers=1),
-    tokenizer=tokenizer,
-    eos=(0,),
-  )
+  return load(layers=1)
 
 
 def fails():

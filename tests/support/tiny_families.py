@@ -15,6 +15,11 @@ _LLAMA = dict(
 )  # fmt: skip
 _NO_HEAD_DIM = {k: v for k, v in _LLAMA.items() if k != 'head_dim'}
 _ROPE = {'rope_theta': 500.0}
+_ROPED = dict(_LLAMA, rope_parameters=_ROPE)
+_SHORT = dict(_NO_HEAD_DIM, rope_parameters=_ROPE)
+_YARN = _ROPE | dict(
+  rope_type='yarn', factor=4.0, original_max_position_embeddings=16
+)
 _TYPES_OF_LAYERS = ['sliding_attention', 'full_attention']
 _SMALL = dict(vocab_size=VOCAB, max_position_embeddings=64)
 
@@ -37,12 +42,9 @@ OPTIONS = {
   ),
   'qwen2': dict(
     **_NO_HEAD_DIM, tie_word_embeddings=True, use_sliding_window=True,
-    sliding_window=7, max_window_layers=1,
-    rope_parameters=_ROPE | dict(
-      rope_type='yarn', factor=4.0, original_max_position_embeddings=16,
-    ),
+    sliding_window=7, max_window_layers=1, rope_parameters=_YARN,
   ),
-  'qwen3': dict(**_LLAMA, attention_bias=True, rope_parameters=_ROPE),
+  'qwen3': dict(_ROPED, attention_bias=True),
   'gpt2': dict(
     vocab_size=VOCAB, n_embd=20, n_layer=2, n_head=4, n_positions=64,
     n_inner=28,
@@ -58,7 +60,7 @@ OPTIONS = {
     **_SMALL, hidden_size=20, num_hidden_layers=2, num_attention_heads=4,
     ffn_dim=28, word_embed_proj_dim=20,
   ),
-  'mistral': dict(**_LLAMA, sliding_window=6, rope_parameters=_ROPE),
+  'mistral': dict(_ROPED, sliding_window=6),
   'phi3': dict(
     **_NO_HEAD_DIM, original_max_position_embeddings=64, sliding_window=9,
     rope_parameters=_ROPE | dict(
@@ -66,16 +68,15 @@ OPTIONS = {
       long_factor=[2.0, 4.0],
     ),
   ) | {'max_position_embeddings': 128},
-  'gemma': dict(**_LLAMA, rope_parameters=_ROPE) | dict(num_key_value_heads=1),
+  'gemma': dict(_ROPED, num_key_value_heads=1),
   'gemma2': dict(
-    **_LLAMA, query_pre_attn_scalar=14, sliding_window=5,
+    _ROPED, query_pre_attn_scalar=14, sliding_window=5,
     attn_logit_softcapping=3.0, final_logit_softcapping=9.0,
-    tie_word_embeddings=False, rope_parameters=_ROPE,
+    tie_word_embeddings=False,
   ),
   'gemma3_text': dict(
     **_LLAMA, query_pre_attn_scalar=14, sliding_window=5,
-    layer_types=['sliding_attention', 'full_attention'],
-    tie_word_embeddings=False,
+    layer_types=_TYPES_OF_LAYERS, tie_word_embeddings=False,
     rope_parameters={
       'full_attention': _ROPE | dict(rope_type='linear', factor=4.0),
       'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
@@ -98,12 +99,11 @@ OPTIONS = {
     attention_types=[[['global', 'local'], 1]], window_size=3,
   ),
   'mixtral': dict(
-    **_LLAMA, num_local_experts=5, num_experts_per_tok=2, sliding_window=8,
-    rope_parameters=_ROPE,
+    _ROPED, num_local_experts=5, num_experts_per_tok=2, sliding_window=8
   ),
   'qwen3_moe': dict(
-    **_LLAMA, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12,
-    norm_topk_prob=False, mlp_only_layers=[0], rope_parameters=_ROPE,
+    _ROPED, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12,
+    norm_topk_prob=False, mlp_only_layers=[0],
   ),
   't5': _T5,
   't5_v1_1': _T5 | dict(
@@ -140,24 +140,19 @@ OPTIONS |= {
     'gemma4_text', **OPTIONS['gemma4_text'],
   ) | dict(audio_config=None),
   'idefics3': _sees(
-    dict(_SIGHT, model_type='idefics3_vision'), 'llama', **_LLAMA,
-    rope_parameters=_ROPE,
+    dict(_SIGHT, model_type='idefics3_vision'), 'llama', **_ROPED,
   ) | dict(scale_factor=2),
   'internvl': _sees(
-    dict(_SIGHT, image_size=[28, 28], patch_size=[14, 14]), 'qwen2',
-    **_NO_HEAD_DIM, rope_parameters=_ROPE,
+    dict(_SIGHT, image_size=[28, 28], patch_size=[14, 14]), 'qwen2', **_SHORT,
   ),
   'llava': _sees(
-    dict(_SIGHT, model_type='clip_vision_model'), 'llama', **_LLAMA,
-    rope_parameters=_ROPE,
+    dict(_SIGHT, model_type='clip_vision_model'), 'llama', **_ROPED,
   ),
   'smolvlm': _sees(
-    dict(_SIGHT, model_type='smolvlm_vision'), 'llama', **_LLAMA,
-    rope_parameters=_ROPE,
+    dict(_SIGHT, model_type='smolvlm_vision'), 'llama', **_ROPED,
   ) | dict(scale_factor=2),
   'mistral3': _sees(
-    dict(_SIGHT, model_type='pixtral', head_dim=8), 'mistral', **_LLAMA,
-    rope_parameters=_ROPE,
+    dict(_SIGHT, model_type='pixtral', head_dim=8), 'mistral', **_ROPED,
   ),
   'qwen2_vl': _sees(
     dict(_QWEN_SIGHT, embed_dim=16), 'qwen2_vl_text', **_NO_HEAD_DIM,
@@ -178,29 +173,21 @@ OPTIONS |= {
     ),
   ),
 }  # fmt: skip
-_ROPED = dict(_LLAMA, rope_parameters=_ROPE)
-_YARN = _ROPE | dict(
-  rope_type='yarn', factor=4.0, original_max_position_embeddings=16
-)
 _HALF = _LLAMA | dict(
   head_dim=8, rope_parameters=_ROPE | dict(partial_rotary_factor=0.5)
 )
-_SHORT = dict(_NO_HEAD_DIM, rope_parameters=_ROPE)
 _WINDOW = dict(_SHORT, sliding_window=5, layer_types=_TYPES_OF_LAYERS)
 # What a state gives is normed, and near 0 so is its rounding: hence the eps.
 _STATES = dict(
   _LLAMA, rms_norm_eps=0.03, num_hidden_layers=3, head_dim=8,
   layer_types=['linear_attention', 'full_attention', 'linear_attention'],
   linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
-  linear_value_head_dim=5,
-  rope_parameters=_ROPE | dict(partial_rotary_factor=0.5),
+  linear_value_head_dim=5, rope_parameters=_HALF['rope_parameters'],
 )  # fmt: skip
 _SHARED = dict(
-  num_experts=5,
-  num_experts_per_tok=3,
-  moe_intermediate_size=12,
+  num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12,
   shared_expert_intermediate_size=14,
-)
+)  # fmt: skip
 OPTIONS |= {
   'qwen3_next': _STATES | _SHARED | dict(mlp_only_layers=[1]),
   'qwen3_5_text': _STATES,
@@ -236,8 +223,7 @@ OPTIONS |= {
   'arcee': _ROPED,
   'helium': dict(_SHORT, head_dim=6),
   'phi': dict(
-    _SHORT, hidden_size=32,
-    rope_parameters=_ROPE | dict(partial_rotary_factor=0.5),
+    _SHORT, hidden_size=32, rope_parameters=_HALF['rope_parameters'],
   ),
 }  # fmt: skip
 OPTIONS |= {

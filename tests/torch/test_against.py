@@ -15,21 +15,16 @@ from specjax import checkpoints
 from specjax.bench import results
 from specjax.bench.config import Candidate, Checkpoint, Experiment, Prompts
 from specjax.models import transformer
+from tests.support import tiny
 
 pytestmark = pytest.mark.parity
 
 pytest.importorskip('torch')
 
-CONFIG = transformer.TransformerConfig(
-  vocab_size=64,
-  width=32,
-  num_layers=2,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=8,
-  mlp_width=48,
+CONFIG = tiny.model(
+  32, 2, 64, num_heads=4, num_kv_heads=2, head_dim=8, mlp_width=48,
   max_positions=96,
-)
+).config  # fmt: skip
 NEW = 16
 EOS = 3
 FAMILIES = {

@@ -1,7 +1,6 @@
 """Families against transformers itself: each option, and what we save."""
 
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,8 @@ torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
 from tests.support import (  # noqa: E402 (they need torch)
+  directories,
+  models,
   store_family_outputs,
   tiny_families,
 )
@@ -80,7 +81,7 @@ def test_logits_and_greedy_texts_are_those_of_transformers(
 
   attributes = {}
   if peer.config.get_text_config().model_type not in OURS:
-    attributes = json.loads((tmp_path / 'theirs/config.json').read_text())
+    attributes = directories.read_config(tmp_path / 'theirs')
   checkpoints.save(
     tmp_path / 'ours', model, params, None, jnp.float32, attributes=attributes
   )
@@ -120,10 +121,9 @@ def test_weights_in_mxfp4_are_the_floats_of_transformers(tmp_path):
   rest = {k: x for k, x in tensors.items() if k not in packed | floats}
   safetensors.numpy.save_file(rest | floats, file)
   model, expected = checkpoints.load(tmp_path)
-  safetensors.numpy.save_file(rest | packed, file)
-  config = json.loads((tmp_path / 'config.json').read_text())
-  config['quantization_config'] = {'quant_method': 'mxfp4'}
-  (tmp_path / 'config.json').write_text(json.dumps(config))
+  method = {'quantization_config': {'quant_method': 'mxfp4'}}
+  config = directories.read_config(tmp_path) | method
+  directories.write(tmp_path, config, rest | packed)
   again, found = checkpoints.load(tmp_path)
   assert again is model
   jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -189,14 +189,8 @@ def test_a_longer_run_scales_dynamically(tmp_path):
   peer.save_pretrained(tmp_path / 'a')
   tokens = np.random.default_rng(0).integers(0, tiny_families.VOCAB, (1, 90))
   model, params = checkpoints.load(tmp_path / 'a', max_length=90)
-  assert model.config.max_positions == 90
-  found = jax.jit(transformer.score, static_argnums=0)(
-    model, params, jnp.asarray(tokens)
-  )
+  plain, _ = checkpoints.load(tmp_path / 'a')
+  found, wrong = (models.score(x, params, tokens) for x in (model, plain))
   expected = np.asarray(store_family_outputs.score(peer, tokens))
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  plain, _ = checkpoints.load(tmp_path / 'a')
-  wrong = jax.jit(transformer.score, static_argnums=0)(
-    plain, params, jnp.asarray(tokens)
-  )
   assert np.abs(wrong - expected).max() > 0.01

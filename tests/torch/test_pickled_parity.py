@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from specjax.checkpoints import CheckpointError
 from specjax.checkpoints.files import open_tensors
+from tests.support.directories import refused
 
 torch = pytest.importorskip('torch')
 
@@ -87,9 +87,7 @@ def test_other_content_is_refused_and_no_code_is_run(
 ):
   monkeypatch.chdir(tmp_path)
   torch.save(content, tmp_path / 'head.pt')
-  with pytest.raises(CheckpointError, match=r'head\.pt') as error:
-    read(tmp_path)
-  assert '\n' not in str(error.value)
+  refused(r'head\.pt', read, tmp_path)
   assert not (tmp_path / 'called').exists()
 
 
@@ -98,13 +96,11 @@ def test_truncated_files_are_refused(tmp_path, keep):
   path = tmp_path / 'head.pt'
   torch.save({'x': torch.zeros(40, 4)}, path)
   path.write_bytes(path.read_bytes()[:keep])
-  with pytest.raises(CheckpointError, match='torch does not read'):
-    read(tmp_path)
+  refused('torch does not read', read, tmp_path)
 
 
 def test_older_formats_are_refused(tmp_path):
   x = {'x': torch.zeros(2)}
   path = tmp_path / 'head.pt'
   torch.save(x, path, _use_new_zipfile_serialization=False)
-  with pytest.raises(CheckpointError, match='torch does not read'):
-    read(tmp_path)
+  refused('torch does not read', read, tmp_path)

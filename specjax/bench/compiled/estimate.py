@@ -20,7 +20,7 @@ from specjax.bench.compiled.hlo import Counts
 from specjax.bench.compiled.programs import Shapes
 from specjax.bench.config import Compiled
 from specjax.checkpoints import locate
-from specjax.checkpoints.families import FAMILIES, conversion
+from specjax.checkpoints.families import conversion
 from specjax.checkpoints.files import CONFIG, read_json
 from specjax.cli import progress
 from specjax.drafters.heads import files
@@ -75,7 +75,7 @@ def read_sizes(field: str, path: str) -> TransformerConfig:
     place = locate(path)
     if any(file.suffix in _WEIGHTS for file in place.iterdir()):
       files.refuse(place)
-    _, config = conversion.read_attributes(FAMILIES, read_json(place / CONFIG))
+    _, config = conversion.read_attributes(read_json(place / CONFIG))
   need(
     config.encoder is None,
     f'{field}: {path} is an encoder-decoder: give a decoder',

@@ -8,8 +8,8 @@ from typing import Any
 import flax.traverse_util
 import jax
 
-from specjax.checkpoints.families import rope, values, wrappers
-from specjax.checkpoints.families.table import HARMLESS, ONLY, Family, Tensors
+from specjax.checkpoints.families import FAMILIES, rope, values, wrappers
+from specjax.checkpoints.families.table import HARMLESS, ONLY, Family
 from specjax.models import cache_attention, rotary, transformer
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import CPU
@@ -19,14 +19,12 @@ _LAYER = re.compile(r'\b(layer|source)(\d*)/')
 
 
 def read_attributes(
-  families: Mapping[str, Family],
   attributes: Mapping[str, Any],
   max_length: int | None = None,
 ) -> tuple[Family, TransformerConfig]:
   """Returns the family and the configuration that a `config.json` describes.
 
   Args:
-    families: the tables, by model type.
     attributes: the file's content. What is missing takes the defaults of the
       family, as transformers has them. Of a model that sees images the
       language model is taken, see `wrappers`.
@@ -36,21 +34,22 @@ def read_attributes(
     ValueError: an attribute is unknown, missing or has an unsupported value;
       the message names it.
   """
-  attributes = wrappers.text_attributes(attributes, HARMLESS)
+  attributes = wrappers.text_attributes(attributes)
   kind = attributes.get('model_type')
-  if not isinstance(kind, str) or kind not in families:
+  if not isinstance(kind, str) or kind not in FAMILIES:
     raise ValueError(
       f'model_type {kind!r} is unknown; known are '
-      f'{", ".join([*families, *wrappers.WRAPPERS])}'
+      f'{", ".join([*FAMILIES, *wrappers.WRAPPERS])}'
     )
-  family = families[kind]
+  family = FAMILIES[kind]
   rest = dict(attributes)
-  _take_architecture(rest, family)
+  wrappers.take_architecture(rest, family.architecture)
   fields = dict(family.fixed)
   for row in family.rows:
     fields |= row(rest, fields)
+  harmless = {*family.harmless.split()}
   for name, value in (ONLY | dict(family.only)).items():
-    if name in family.harmless:
+    if name in harmless:
       continue
     given = rest.pop(name, value)
     # null is how some files write the default.
@@ -58,23 +57,8 @@ def read_attributes(
       raise ValueError(
         f'unsupported config attribute {name} = {given!r}; only {value!r} is'
       )
-  unknown = sorted(rest.keys() - family.harmless - HARMLESS)
-  if unknown:
-    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
-    raise ValueError(
-      f'unsupported config attribute {listed}; remove it if it does not '
-      'change the logits'
-    )
+  wrappers.refuse_unknown(rest, HARMLESS | harmless, 'the logits')
   return family, limit_length(TransformerConfig(**fields), max_length)
-
-
-def _take_architecture(rest, family):
-  given = rest.pop('architectures', None)
-  if given is not None and given != [family.architecture]:
-    raise ValueError(
-      f'architectures = {given!r}; only [{family.architecture!r}] has the '
-      'head of a language model'
-    )
 
 
 def limit_length(
@@ -167,14 +151,12 @@ def _write_llama(config: TransformerConfig) -> dict[str, Any]:
 
 
 def write_attributes(
-  families: Mapping[str, Family],
   config: TransformerConfig,
   given: Mapping[str, Any],
 ) -> tuple[Family, dict[str, Any]]:
   """Returns the family of a configuration, and its attributes.
 
   Args:
-    families: the tables, by model type.
     config: what the attributes have to say.
     given: content of the `config.json` that the model was read from; without a
       `model_type` attributes besides, of a Llama, Mistral, Qwen2 or Qwen3.
@@ -187,12 +169,12 @@ def write_attributes(
   config = dataclasses.replace(
     config, attention=cache_attention.blocked, device=CPU
   )
-  attributes = wrappers.text_attributes(given, HARMLESS)
+  attributes = wrappers.text_attributes(given)
   if wrappers.is_wrapper(given):  # Its default was another before.
     attributes.setdefault(wrappers.TIED, config.tied_embeddings)
   if 'model_type' not in given:
     attributes = _write_llama(config)
-  family, reread = read_attributes(families, attributes, config.max_positions)
+  family, reread = read_attributes(attributes, config.max_positions)
   lost = [
     f'{field.name} = {getattr(config, field.name)}'
     for field in dataclasses.fields(config)
@@ -215,13 +197,6 @@ def shape_params(config: TransformerConfig) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of a model's parameters, '/' between the keys."""
   shapes = transformer.shape_params(config)
   return flax.traverse_util.flatten_dict(shapes, sep='/')
-
-
-def list_sources(
-  family: Family, config: TransformerConfig, shapes: Mapping[str, Any]
-) -> dict[str, Tensors]:
-  """Returns the sources of parameters of a family; see `fill`."""
-  return fill(family.table(config), shapes)
 
 
 def fill(table: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ layer behind the last one is read by `drafters.mtp`.
 
 import dataclasses
 import math
+from typing import Any
 
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
@@ -20,14 +21,15 @@ from specjax.checkpoints.families.llama import (
 from specjax.checkpoints.families.qwen import QWEN3_MOE
 from specjax.checkpoints.families.table import (
   HEADS,
-  KEEP,
   LINEAR,
   WAYS,
   Row,
   Tensors,
+  kept,
   linear,
 )
 from specjax.checkpoints.families.values import attribute, take
+from specjax.errors import blame
 from specjax.models.config import Experts, Latent
 
 _LAYER = 'model.layers.{}.'
@@ -35,13 +37,6 @@ _ATTENTION, _MLP = _LAYER + 'self_attn.', _LAYER + 'mlp.'
 _ROPE = rope.rope_row()
 _PLACES = 'rope_parameters', 'rope_scaling'
 _GROWTH = 'mscale_all_dim'  # of scores, where positions are stretched
-
-
-def _agree(name: str, given: int, value: int) -> None:
-  if given != value:
-    raise ValueError(
-      f'unsupported config attribute {name} = {given}; expected {value}'
-    )
 
 
 def _read_rope(rest, known, turned: int):
@@ -70,23 +65,23 @@ def _latent_row(
       they lie side by side.
   """
   names = {
-    'kv_lora_rank': ('rank', 512),
-    'qk_rope_head_dim': ('turned', 64),
-    'qk_nope_head_dim': ('keys', keys),
-    'v_head_dim': ('values', heads),
+    'rank': ('kv_lora_rank', 512),
+    'turned': ('qk_rope_head_dim', 64),
+    'keys': ('qk_nope_head_dim', keys),
+    'values': ('v_head_dim', heads),
   }
 
   def read(rest, known):
-    sizes = {
-      field: take(rest, name, values.size, usual)
-      for name, (field, usual) in names.items()
-    }
+    sizes = values.take_all(rest, names)
     compressed = take(rest, 'q_lora_rank', values.size, queries, null=None)
     beside = not choice or take(rest, 'rope_interleave', values.flag, True)
     head = sizes['keys'] + sizes['turned']
-    _agree('qk_head_dim', take(rest, 'qk_head_dim', values.size, head), head)
+    values.agree(
+      'qk_head_dim', take(rest, 'qk_head_dim', values.size, head), head
+    )
     # Each head makes its own keys and values.
-    _agree('num_key_value_heads', known['num_kv_heads'], known['num_heads'])
+    count = known['num_heads']
+    values.agree('num_key_value_heads', known['num_kv_heads'], count)
     fields = {
       'latent': Latent(**sizes, queries=compressed, side_by_side=beside),
       'num_kv_heads': 1,
@@ -110,7 +105,7 @@ def _method(value):
 
 def grouped_experts_row(
   count: int,
-  chosen: int | None,
+  chosen: Any,
   width: int,
   scale: float = 1.0,
   shared: int = 1,
@@ -121,7 +116,7 @@ def grouped_experts_row(
 
   Args:
     count: experts.
-    chosen: experts that read a token; None: it must be given.
+    chosen: experts that read a token; `values.MISSING`: it must be given.
     width: inner width of an expert.
     scale: factor of the experts' weights.
     shared: experts that read every token.
@@ -130,24 +125,21 @@ def grouped_experts_row(
       there are groups, and weights do not add up to one.
   """
   names = {
-    'n_routed_experts': ('count', count),
-    'num_experts_per_tok': ('chosen', chosen),
-    'moe_intermediate_size': ('width', width),
-    'n_group': ('groups', groups[0]),
-    'topk_group': ('best_groups', groups[1]),
+    'count': ('n_routed_experts', count),
+    'chosen': ('num_experts_per_tok', chosen),
+    'width': ('moe_intermediate_size', width),
+    'groups': ('n_group', groups[0]),
+    'best_groups': ('topk_group', groups[1]),
   }
 
   def read(rest, known):
-    sizes = {
-      field: take(rest, name, values.size, *[usual] * (usual is not None))
-      for name, (field, usual) in names.items()
-    }
+    sizes = values.take_all(rest, names)
     if not sigmoid and not take(rest, _METHOD, _method, False):
       sizes |= {'groups': 1, 'best_groups': 1}
     common = take(rest, 'n_shared_experts', values.size, shared)
     normal = sigmoid and take(rest, _NORMALIZE, values.flag, True)
     factor = take(rest, _SCALE, values.number, scale)
-    try:
+    with blame(f'{", ".join(name for name, _ in names.values())}: '):
       experts = Experts(
         **sizes,
         normalize=normal,
@@ -156,8 +148,6 @@ def grouped_experts_row(
         sigmoid=sigmoid,
         scale=factor,
       )
-    except ValueError as error:
-      raise ValueError(f'{", ".join(names)}: {error}') from None
     return {'experts': experts}
 
   return read
@@ -190,7 +180,8 @@ def _read_types(rest, known):
   kinds = values.of_layers(layers, _DENSE, _SPARSE)
   types = take(rest, 'mlp_layer_types', kinds, usual)
   dense = [i for i in range(layers) if types[i] == _DENSE]
-  _agree(_FIRST, take(rest, _FIRST, values.index, len(dense)), len(dense))
+  first = take(rest, _FIRST, values.index, len(dense))
+  values.agree(_FIRST, first, len(dense))
   return _without_experts(known, dense)
 
 
@@ -207,18 +198,16 @@ _SOURCES = {
   **SOURCES,
   **linear('layer{}/latent/q_down', LINEAR, _ATTENTION + 'q_a_proj'),
   **linear('layer{}/latent/kv_down', LINEAR, _KV_DOWN),
-  **{
-    f'layer{{}}/latent/{ours}': Tensors(KEEP, (f'{_ATTENTION}{theirs}.weight',))
-    for ours, theirs in (
-      ('q_norm', 'q_a_layernorm'),
-      ('kv_norm', 'kv_a_layernorm'),
-      ('kv_up', 'kv_b_proj'),
-    )
-  },
-  **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
-  'layer{}/experts/router_shift': Tensors(
-    KEEP, (_MLP + 'gate.e_score_correction_bias',)
+  **kept(
+    _ATTENTION,
+    {
+      'latent/q_norm': 'q_a_layernorm.weight',
+      'latent/kv_norm': 'kv_a_layernorm.weight',
+      'latent/kv_up': 'kv_b_proj.weight',
+    },
   ),
+  **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
+  **kept(_MLP, {'experts/router_shift': 'gate.e_score_correction_bias'}),
   **linear(
     'layer{}/shared_up', WAYS, _SHARED + 'gate_proj', _SHARED + 'up_proj'
   ),
@@ -237,7 +226,7 @@ DEEPSEEK_V2 = like(
     2048,
     BIAS,
     MLP_BIAS,
-    grouped_experts_row(64, None, 1407, shared=2, sigmoid=False),
+    grouped_experts_row(64, values.MISSING, 1407, shared=2, sigmoid=False),
     _first_row(0),
     rotary=_latent_row(choice=False),
   ),
@@ -247,7 +236,7 @@ DEEPSEEK_V2 = like(
     'norm_topk_prob': False,
     'scoring_func': 'softmax',
   },
-  harmless=frozenset(_HARMLESS.split()),
+  harmless=_HARMLESS,
   sources=_SOURCES,
   varying=_of_queries,
   unread=('model.layers.{}.',),
@@ -309,7 +298,7 @@ YOUTU = like(
   'YoutuForCausalLM',
   rows=usual_rows(131072, BIAS, rotary=_latent_row(), tied=True),
   only={'mlp_bias': False},
-  harmless=frozenset({'embedding_initializer_range'}),
+  harmless='embedding_initializer_range',
   unread=(),
 )
 

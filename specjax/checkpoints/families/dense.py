@@ -10,6 +10,7 @@ and MLP.
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
+  BIASES,
   DECODER,
   MLP_BIAS,
   SOURCES,
@@ -29,11 +30,10 @@ from specjax.checkpoints.families.table import (
   scale,
 )
 from specjax.checkpoints.families.values import attribute, take
+from specjax.errors import blame
 
 _LAYER = 'model.layers.{}.'
-_TRAINING = frozenset(
-  {'embedding_dropout', 'pretraining_tp', 'residual_dropout'}
-)
+_TRAINING = 'embedding_dropout pretraining_tp residual_dropout'
 
 
 def _flags(value):
@@ -71,7 +71,7 @@ SMOLLM3 = like(
     tied=True,
     kv_heads=4,
   ),
-  harmless=_TRAINING | {'max_window_layers'},
+  harmless=f'{_TRAINING} max_window_layers',
 )
 
 SEED_OSS = like(
@@ -200,11 +200,9 @@ def _read_growing(rest, known):
   inner = dict(inner)
   inner.pop('max_position_embeddings', None)
   original = 'original_max_position_embeddings'
-  try:
+  with blame(f'{name}: '):
     rate = take(inner, _GROWTH, values.number)
     each = take(dict(inner), original, values.size)
-  except ValueError as error:
-    raise ValueError(f'{name}: {error}') from None
   if inner.get('rope_type', inner.get('type', 'default')) == 'default':
     del inner[original]
   fields = _ROPE(rest | {name: inner}, known)
@@ -260,12 +258,11 @@ def _read_alpha(rest, known):
 
 
 # Of classifiers, images and other sizes; the classes of text read none of it.
-_WORDS = """
+_HUNYUAN_UNREAD = """
   attention_head_dim cla_share_factor class_num dense_list eod_token_id
   im_end_id im_newline_id im_start_id mask_init_id org_vocab_size pad_id
   pool_type sep_token_id text_end_id text_start_id
 """
-_HUNYUAN_UNREAD = frozenset(_WORDS.split())
 
 HUNYUAN = like(
   DECODER,
@@ -284,7 +281,7 @@ HUNYUAN = like(
   sources=SOURCES
   | scale(_LAYER + 'self_attn.query_layernorm', 'layer{}/q_norm')
   | scale(_LAYER + 'self_attn.key_layernorm', 'layer{}/k_norm'),
-  harmless=_TRAINING | _HUNYUAN_UNREAD,
+  harmless=_TRAINING + _HUNYUAN_UNREAD,
 )
 
 _NORMS = (
@@ -293,7 +290,6 @@ _NORMS = (
   | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
 )
 _PLAIN = {'layer_norm': True, 'gated': False}
-_BIASES = 'qkv_bias', 'out_bias', 'mlp_bias'
 
 STARCODER2 = like(
   DECODER,
@@ -301,7 +297,7 @@ STARCODER2 = like(
   'Starcoder2ForCausalLM',
   rows=usual_rows(
     4096,
-    attribute('use_bias', _BIASES, values.flag, True),
+    attribute('use_bias', BIASES, values.flag, True),
     layers=(values.window_row(None),),
     activation=values.activation_row('hidden_act', 'gelu_pytorch_tanh'),
     epsilon=epsilon_row(1e-5, 'norm_epsilon'),
@@ -363,7 +359,7 @@ STABLELM = like(
   fixed={'layer_norm': True},
   only={'qk_layernorm': False, 'rotary_scaling_factor': 1.0},
   sources=SOURCES | _NORMS,
-  harmless=frozenset({'hidden_dropout', 'use_norm_bias'}),
+  harmless='hidden_dropout use_norm_bias',
 )
 
 PHI = like(
@@ -377,7 +373,7 @@ PHI = like(
     epsilon=epsilon_row(1e-5, 'layer_norm_eps'),
   ),
   fixed=_PLAIN
-  | dict.fromkeys(('parallel', 'one_norm', 'head_bias', *_BIASES), True),
+  | dict.fromkeys(('parallel', 'one_norm', 'head_bias', *BIASES), True),
   only={'qk_layernorm': False},
   sources=SOURCES
   | norm('model.final_layernorm', 'norm')

@@ -113,7 +113,7 @@ GEMMA2 = like(
   fixed={'norm_plus_one': True, 'post_norms': True},
   sources=SOURCES | _NORMS,
   # Readers look at `sliding_window` alone.
-  harmless=frozenset({'sliding_window_size'}),
+  harmless='sliding_window_size',
 )
 
 
@@ -151,7 +151,7 @@ GEMMA3 = like(
   sources=SOURCES | _NORMS,
   only=_ONLY | {'attn_logit_softcapping': None},
   # Written beside the types of the layers, which say more.
-  harmless=frozenset({'_sliding_window_pattern'}),
+  harmless='_sliding_window_pattern',
 )
 
 
@@ -224,15 +224,9 @@ def _read_experts(rest, known):
   return {'experts': Experts(**sizes, beside=True)}
 
 
-def _read_sight(rest, known):
-  # Tokens of images alone see later ones.
-  sees = rest.pop('use_bidirectional_attention', None)
-  if sees not in (None, 'vision'):
-    raise ValueError(
-      f'unsupported config attribute use_bidirectional_attention = {sees!r}; '
-      "expected null or 'vision'"
-    )
-  return {}
+def _sight(value):
+  if value != 'vision':  # Tokens of images alone see later ones.
+    raise ValueError("null or 'vision'")
 
 
 _TWO_BASES = rope.two_bases_row(
@@ -273,7 +267,7 @@ GEMMA4 = like(
       _read_sharing,
       _read_inputs,
       _read_experts,
-      _read_sight,
+      attribute('use_bidirectional_attention', (), _sight, None),
     ),
     vocab_size=262144,
     hidden_size=2304,

@@ -4,7 +4,11 @@ OPT has learned positions that start at the third row, and biases everywhere.
 """
 
 from specjax.checkpoints.families import rope, values
-from specjax.checkpoints.families.llama import attention_bias_row, tied_row
+from specjax.checkpoints.families.llama import (
+  BIASES,
+  attention_bias_row,
+  tied_row,
+)
 from specjax.checkpoints.families.table import (
   GROUPS,
   KEEP,
@@ -24,15 +28,10 @@ from specjax.checkpoints.families.values import attribute, derive, take
 HEADS = TensorSplit(lambda x: (x,), 3)
 _NORMS = {'layer_norm': True, 'gated': False}
 _MASKS = ('.attn.bias', '.attn.masked_bias')
-_SUMMARY = frozenset(
-  {
-    'summary_activation',
-    'summary_first_dropout',
-    'summary_proj_to_labels',
-    'summary_type',
-    'summary_use_proj',
-  }
-)
+_SUMMARY = """
+  summary_activation summary_first_dropout summary_proj_to_labels summary_type
+  summary_use_proj
+"""
 
 
 def mlp_width_row(name: str) -> Row:
@@ -82,8 +81,7 @@ GPT2 = Family(
     attribute('scale_attn_weights', 'query_scale', _unscaled, None),
     tied_row(True),
   ),
-  fixed=_NORMS
-  | {'rope_theta': None, 'qkv_bias': True, 'out_bias': True, 'mlp_bias': True},
+  fixed=_NORMS | {'rope_theta': None} | dict.fromkeys(BIASES, True),
   sources=_SOURCES
   | linear('layer{}/qkv', untransposed(GROUPS), 'transformer.h.{}.attn.c_attn')
   | linear('layer{}/out', untransposed(LINEAR), 'transformer.h.{}.attn.c_proj')
@@ -91,7 +89,7 @@ GPT2 = Family(
   | linear('layer{}/down', untransposed(LINEAR), 'transformer.h.{}.mlp.c_proj'),
   only={'scale_attn_by_inverse_layer_idx': False},
   # The order of operations, and another name for the positions.
-  harmless=_SUMMARY | {'attn_pdrop', 'n_ctx', 'reorder_and_upcast_attn'},
+  harmless=f'{_SUMMARY} attn_pdrop n_ctx reorder_and_upcast_attn',
   prefix='transformer.',
   ignored=_MASKS,
 )
@@ -158,7 +156,7 @@ GPT_NEO = Family(
   | linear('layer{}/out', LINEAR, _ATTENTION + 'out_proj')
   | linear('layer{}/up', WAYS, 'transformer.h.{}.mlp.c_fc')
   | linear('layer{}/down', LINEAR, 'transformer.h.{}.mlp.c_proj'),
-  harmless=_SUMMARY | {'embed_dropout', 'resid_dropout'},
+  harmless=f'{_SUMMARY} embed_dropout resid_dropout',
   prefix='transformer.',
   ignored=('.attention.bias', '.attention.masked_bias'),
 )
@@ -191,7 +189,7 @@ GPT_NEOX = Family(
   | linear('layer{}/out', LINEAR, _LAYER + 'attention.dense')
   | linear('layer{}/up', WAYS, _LAYER + 'mlp.dense_h_to_4h')
   | linear('layer{}/down', LINEAR, _LAYER + 'mlp.dense_4h_to_h'),
-  harmless=frozenset({'hidden_dropout'}),
+  harmless='hidden_dropout',
   prefix='gpt_neox.',
   ignored=('.attention.bias', '.attention.masked_bias', '.rotary_emb.inv_freq'),
 )
@@ -201,13 +199,8 @@ _OPT_QKV = tuple(_OPT_LAYER + f'self_attn.{x}_proj' for x in 'qkv')
 
 
 def _read_projection(rest, known):
-  width = known['width']
-  size = take(rest, 'word_embed_proj_dim', values.size, width)
-  if size != width:
-    raise ValueError(
-      f'unsupported config attribute word_embed_proj_dim = {size}; only '
-      f'hidden_size = {width} is'
-    )
+  name, width = 'word_embed_proj_dim', known['width']
+  values.agree(name, take(rest, name, values.size, width), width)
   return {}
 
 
@@ -220,9 +213,7 @@ OPT = Family(
     attribute('max_position_embeddings', 'max_positions', values.size, 2048),
     _read_projection,
     values.activation_row('activation_function', 'relu'),
-    attribute(
-      'enable_bias', ('qkv_bias', 'out_bias', 'mlp_bias'), values.flag, True
-    ),
+    attribute('enable_bias', BIASES, values.flag, True),
     tied_row(True),
   ),
   fixed={
@@ -249,9 +240,7 @@ OPT = Family(
     'do_layer_norm_before': True,
     'layer_norm_elementwise_affine': True,
   },
-  harmless=frozenset(
-    {'activation_dropout', 'dropout', 'init_std', 'layerdrop', 'prefix'}
-  ),
+  harmless='activation_dropout dropout init_std layerdrop prefix',
 )
 
 FAMILIES = (GPT2, GPT_NEOX, OPT, GPT_NEO)

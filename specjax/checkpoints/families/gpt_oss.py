@@ -12,10 +12,10 @@ from specjax.checkpoints.families.llama import (
 )
 from specjax.checkpoints.families.table import (
   HEADS,
-  KEEP,
   LINEAR,
   Tensors,
   TensorSplit,
+  kept,
 )
 from specjax.checkpoints.families.values import take
 from specjax.models.config import Experts
@@ -77,21 +77,26 @@ GPT_OSS = like(
   ),
   fixed={'sink_logits': True},
   only={'hidden_act': 'silu'},
-  harmless=frozenset({'initial_context_length'}),
+  harmless='initial_context_length',
   sources=SOURCES
   | {
     'layer{}/sinks': Tensors(HEADS, (_LAYER + 'self_attn.sinks',)),
     'layer{}/experts/router': Tensors(LINEAR, (_MLP + 'router.weight',)),
-    'layer{}/experts/router_b': Tensors(KEEP, (_MLP + 'router.bias',)),
     'layer{}/experts/up': Tensors(
       _SIDE_BY_SIDE, (_MLP + 'experts.gate_up_proj',)
     ),
     'layer{}/experts/up_b': Tensors(
       _SIDE_BY_SIDE, (_MLP + 'experts.gate_up_proj_bias',)
     ),
-    'layer{}/experts/down': Tensors(KEEP, (_MLP + 'experts.down_proj',)),
-    'layer{}/experts/down_b': Tensors(KEEP, (_MLP + 'experts.down_proj_bias',)),
-  },
+  }
+  | kept(
+    _MLP,
+    {
+      'experts/router_b': 'router.bias',
+      'experts/down': 'experts.down_proj',
+      'experts/down_b': 'experts.down_proj_bias',
+    },
+  ),
 )
 
 FAMILIES = (GPT_OSS,)

@@ -14,13 +14,13 @@ from specjax.checkpoints.families.llama import (
 from specjax.checkpoints.families.qwen import QWEN3_MOE, sparse_row
 from specjax.checkpoints.families.table import (
   HEADS,
-  KEEP,
   LINEAR,
   WAYS,
   Family,
   Row,
   Tensors,
   TensorSplit,
+  kept,
   linear,
 )
 from specjax.checkpoints.families.values import take
@@ -39,11 +39,11 @@ def _state_row(by_head: bool) -> Row:
     by_head: whether outputs of their maps lie head by head.
   """
   names = {
-    'linear_num_key_heads': ('key_heads', 16),
-    'linear_num_value_heads': ('value_heads', 32),
-    'linear_key_head_dim': ('key_dim', 128),
-    'linear_value_head_dim': ('value_dim', 128),
-    'linear_conv_kernel_dim': ('kernel', 4),
+    'key_heads': ('linear_num_key_heads', 16),
+    'value_heads': ('linear_num_value_heads', 32),
+    'key_dim': ('linear_key_head_dim', 128),
+    'value_dim': ('linear_value_head_dim', 128),
+    'kernel': ('linear_conv_kernel_dim', 4),
   }
 
   def read(rest, known):
@@ -53,10 +53,7 @@ def _state_row(by_head: bool) -> Row:
     kinds = values.of_layers(len(layers), _STATE, _ATTENTION)
     types = take(rest, 'layer_types', kinds, usual)
     states = tuple(i for i in layers if types[i] == _STATE)
-    sizes = {
-      field: take(rest, name, values.size, default)
-      for name, (field, default) in names.items()
-    }
+    sizes = values.take_all(rest, names)
     made = GatedDelta(states, **sizes, by_head=by_head)
     return {'recurrent': made if states else None}
 
@@ -83,16 +80,14 @@ def _parts(config: TransformerConfig) -> dict[str, Tensors]:
 
 def state_sources(mixer: str) -> dict[str, Tensors]:
   """Returns what any layer with a state is made of, below a name."""
-  kept = {
-    'conv': 'conv1d.weight',
-    'rate': 'A_log',
-    'shift': 'dt_bias',
-    'norm': 'norm.weight',
+  same = {
+    'mixer/conv': 'conv1d.weight',
+    'mixer/rate': 'A_log',
+    'mixer/shift': 'dt_bias',
+    'mixer/norm': 'norm.weight',
   }
-  return linear('layer{}/mixer/out', LINEAR, mixer + 'out_proj') | {
-    f'layer{{}}/mixer/{ours}': Tensors(KEEP, (mixer + theirs,))
-    for ours, theirs in kept.items()
-  }
+  out = linear('layer{}/mixer/out', LINEAR, mixer + 'out_proj')
+  return out | kept(mixer, same)
 
 
 _STATES = state_sources(_MIXER)
@@ -136,9 +131,9 @@ QWEN3_NEXT = Family(
   ignored=IGNORED,
 )
 
-_OF_DRAFTS = frozenset(
-  {'mamba_ssm_dtype', 'mtp_num_hidden_layers', 'mtp_use_dedicated_embeddings'}
-)
+_OF_DRAFTS = """
+  mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings
+"""
 _ROPE_3_5 = rope.rope_row(allowed=tuple(rope.SCALINGS), part=0.25)
 
 QWEN3_5 = like(
@@ -159,7 +154,7 @@ QWEN3_5 = like(
     num_attention_heads=16,
   ),
   only={'attn_output_gate': True},
-  harmless=_OF_DRAFTS | {'mlp_only_layers'},
+  harmless=f'{_OF_DRAFTS} mlp_only_layers',
   sources={**SOURCES, **_STATES},
   varying=_parts,
 )

@@ -9,6 +9,7 @@ from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.dense import multiplier_row
 from specjax.checkpoints.families.llama import (
   BIAS,
+  BIASES,
   DECODER,
   MLP_BIAS,
   SOURCES,
@@ -69,9 +70,7 @@ ERNIE4_5 = like(
   'Ernie4_5ForCausalLM',
   rows=usual_rows(
     131072,
-    attribute(
-      'use_bias', ('qkv_bias', 'out_bias', 'mlp_bias'), values.flag, False
-    ),
+    attribute('use_bias', BIASES, values.flag, False),
     rotary=rope.rope_row(5e5),
     epsilon=1e-5,
     tied=True,
@@ -144,7 +143,7 @@ COHERE2 = like(
     'use_parallel_block': True,
     'use_qk_norm': False,
   },
-  harmless=frozenset({'layer_switch', 'use_parallel_embedding'}),
+  harmless='layer_switch use_parallel_embedding',
 )
 
 FAMILIES = (GLM4, COHERE2, ERNIE4_5, GLM, COHERE, HELIUM)

@@ -10,12 +10,11 @@ from specjax.checkpoints.families.llama import (
 )
 from specjax.checkpoints.families.table import (
   HEADS,
-  KEEP,
   LINEAR,
   WAYS,
   Row,
-  Tensors,
   experts,
+  kept,
   linear,
   scale,
 )
@@ -99,7 +98,7 @@ LFM2 = like(
   rows=_rows(_read_width, 12288),
   fixed={'qk_norm': True},
   only={'block_use_swiglu': True, 'use_pos_enc': True},
-  harmless=frozenset(_UNREAD.split()),
+  harmless=_UNREAD,
   sources={
     **SOURCES,
     **scale('model.embedding_norm', 'norm'),
@@ -110,8 +109,7 @@ LFM2 = like(
     **linear('layer{}/out', LINEAR, _LAYER + 'self_attn.out_proj'),
     **linear('layer{}/mixer/in', HEADS, _MAPS + 'in_proj'),
     **linear('layer{}/mixer/out', LINEAR, _MAPS + 'out_proj'),
-    'layer{}/mixer/conv': Tensors(KEEP, (_MAPS + 'conv.weight',)),
-    'layer{}/mixer/conv_b': Tensors(KEEP, (_MAPS + 'conv.bias',)),
+    **kept(_MAPS, {'mixer/conv': 'conv.weight', 'mixer/conv_b': 'conv.bias'}),
     **linear('layer{}/up', WAYS, _MLP + 'w1', _MLP + 'w3'),
     **linear('layer{}/down', LINEAR, _MLP + 'w2'),
   },
@@ -123,11 +121,11 @@ LFM2_MOE = like(
   'Lfm2MoeForCausalLM',
   rows=_rows(_read_experts, 7168),
   only={'use_expert_bias': True},
-  harmless=frozenset(),
+  harmless='',
   sources={
     **LFM2.sources,
     **experts(_MLP, 'w1', 'w3', down='w2'),
-    'layer{}/experts/router_shift': Tensors(KEEP, (_MLP + 'expert_bias',)),
+    **kept(_MLP, {'experts/router_shift': 'expert_bias'}),
   },
 )
 

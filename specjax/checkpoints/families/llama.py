@@ -106,6 +106,7 @@ def attention_bias_row(default: bool) -> Row:
   )
 
 
+BIASES = 'qkv_bias', 'out_bias', 'mlp_bias'
 BIAS = attention_bias_row(False)
 MLP_BIAS = attribute('mlp_bias', 'mlp_bias', values.flag, False)
 
@@ -183,7 +184,7 @@ LLAMA = Family(
   rows=usual_rows(2048, BIAS, MLP_BIAS),
   fixed={},
   only={'rope_interleaved': False},
-  harmless=frozenset({'is_llama_config'}),
+  harmless='is_llama_config',
   sources=SOURCES,
   ignored=IGNORED,
 )
@@ -215,7 +216,7 @@ PHI3 = like(
     'lm_head_bias': False,
     'mlp_bias': False,
   },
-  harmless=frozenset(),
+  harmless='',
   sources=SOURCES
   | {
     'layer{}/qkv/w': Tensors(GROUPS, (_LAYER + 'self_attn.qkv_proj.weight',)),
@@ -238,7 +239,7 @@ MIXTRAL = like(
   sources=SOURCES
   | experts(_LAYER + 'block_sparse_moe.', 'w1', 'w3', down='w2'),
   # Noise that is added in training only.
-  harmless=frozenset({'router_jitter_noise'}),
+  harmless='router_jitter_noise',
 )
 
 FAMILIES = (LLAMA, MISTRAL, PHI3, MIXTRAL)

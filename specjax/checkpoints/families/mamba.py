@@ -30,23 +30,25 @@ from specjax.checkpoints.families.table import (
   WAYS,
   Tensors,
   experts,
+  kept,
   linear,
   scale,
 )
-from specjax.checkpoints.families.values import take
+from specjax.checkpoints.families.values import attribute, take, take_all
+from specjax.errors import blame
 from specjax.models.config import Experts, Mamba2
 
 _LAYER = 'model.layers.{}.'
 _MLP = _LAYER + 'feed_forward.'
 
-# Fields of the sizes: attribute, decoder and default.
+# Fields of the sizes, see `take_all`.
 _NAMES = {
-  'key_heads': ('mamba_n_groups', values.size, 1),
-  'value_heads': ('mamba_n_heads', values.size, 128),
-  'key_dim': ('mamba_d_state', values.size, 256),
-  'kernel': ('mamba_d_conv', values.size, 4),
-  'conv_bias': ('mamba_conv_bias', values.flag, True),
-  'bias': ('mamba_proj_bias', values.flag, False),
+  'key_heads': ('mamba_n_groups', 1),
+  'value_heads': ('mamba_n_heads', 128),
+  'key_dim': ('mamba_d_state', 256),
+  'kernel': ('mamba_d_conv', 4),
+  'conv_bias': ('mamba_conv_bias', True, values.flag),
+  'bias': ('mamba_proj_bias', False, values.flag),
 }
 
 
@@ -57,20 +59,11 @@ def _endless(value):
     raise ValueError('[0.0, Infinity]')
 
 
-def _read_limit(rest, known):
-  take(rest, 'time_step_limit', _endless, None)
-  return {}
+_read_limit = attribute('time_step_limit', (), _endless, None)
 
 
 def _entries(value):
   return 0 if value == 'auto' else values.size(value)
-
-
-def _take_sizes(rest, names):
-  return {
-    field: take(rest, name, decode, usual)
-    for field, (name, decode, usual) in names.items()
-  }
 
 
 def _read_mamba(rest, known, layers, entries=None, **more):
@@ -84,7 +77,7 @@ def _read_mamba(rest, known, layers, entries=None, **more):
     **more: other fields.
   """
   _read_limit(rest, known)
-  sizes = _take_sizes(rest, _NAMES)
+  sizes = take_all(rest, _NAMES)
   expand = take(rest, 'mamba_expand', values.size, 2)
   entries = entries or expand * known['width']
   heads = sizes['value_heads']
@@ -96,11 +89,9 @@ def _read_mamba(rest, known, layers, entries=None, **more):
       f'mamba_n_heads = {heads} and mamba_d_head = {width} must make all '
       f'{entries} entries of a value'
     )
-  try:
-    sizes |= {'out_bias': sizes['bias'], 'activation': known['activation']}
+  sizes |= {'out_bias': sizes['bias'], 'activation': known['activation']}
+  with blame('mamba_n_heads, mamba_n_groups: '):
     made = Mamba2(layers, value_dim=width, **sizes | more)
-  except ValueError as error:
-    raise ValueError(f'mamba_n_heads, mamba_n_groups: {error}') from None
   return {'recurrent': made}
 
 
@@ -139,19 +130,17 @@ def _read_experts(rest, known):
   if not count:  # The expert that all tokens go to is a plain MLP.
     return {'mlp_width': shared}
   width = known['mlp_width']
-  try:
+  with blame(f'{_COUNT}, {_CHOSEN}: '):
     experts = Experts(count, chosen, width, shared=shared, shared_gate=False)
-  except ValueError as error:
-    raise ValueError(f'{_COUNT}, {_CHOSEN}: {error}') from None
   return {'experts': experts}
 
 
 def _mixer(name):
-  return state_sources(name) | {
-    **linear('layer{}/mixer/in', LINEAR, name + 'in_proj'),
-    'layer{}/mixer/conv_b': Tensors(KEEP, (name + 'conv1d.bias',)),
-    'layer{}/mixer/skip': Tensors(KEEP, (name + 'D',)),
-  }
+  return (
+    state_sources(name)
+    | linear('layer{}/mixer/in', LINEAR, name + 'in_proj')
+    | kept(name, {'mixer/conv_b': 'conv1d.bias', 'mixer/skip': 'D'})
+  )
 
 
 _SOURCES = SOURCES | _mixer(_LAYER + 'mamba.')
@@ -176,9 +165,7 @@ GRANITE_HYBRID = like(
     _read_types,
     _read_experts,
   ),
-  harmless=frozenset(
-    {'init_method', 'mamba_chunk_size', 'normalization_function'}
-  ),
+  harmless='init_method mamba_chunk_size normalization_function',
   sources={
     **_SOURCES,
     **_DENSE,
@@ -224,7 +211,7 @@ BAMBA = like(
     epsilon=1e-5,
     kv_heads=8,
   ),
-  harmless=frozenset(_UNREAD.split()),
+  harmless=_UNREAD,
   sources=_BLOCKS,
 )
 
@@ -298,7 +285,7 @@ FALCON_H1 = like(
   ),
   fixed={'state_beside': True},
   only={'attn_layer_indices': None, 'mamba_use_mlp': True},
-  harmless=frozenset((_UNREAD + _UNREAD_BESIDE).split()),
+  harmless=_UNREAD + _UNREAD_BESIDE,
 )
 
 # Types of layers of Nemotron-H: a letter and an older name of each.
@@ -312,14 +299,14 @@ _KINDS = {
 _USUAL = ['linear_attention', 'moe', 'full_attention', 'mlp']
 _TYPES, _PATTERN = 'layers_block_type', 'hybrid_override_pattern'
 _NEMOTRON_NAMES = {
-  'key_heads': ('n_groups', values.size, 8),
-  'value_heads': ('mamba_num_heads', values.size, 128),
-  'value_dim': ('mamba_head_dim', values.size, 64),
-  'key_dim': ('ssm_state_size', values.size, 128),
-  'kernel': ('conv_kernel', values.size, 4),
-  'conv_bias': ('use_conv_bias', values.flag, True),
-  'bias': ('use_bias', values.flag, False),
-  'activation': ('mamba_hidden_act', values.activation, nn.silu),
+  'key_heads': ('n_groups', 8),
+  'value_heads': ('mamba_num_heads', 128),
+  'value_dim': ('mamba_head_dim', 64),
+  'key_dim': ('ssm_state_size', 128),
+  'kernel': ('conv_kernel', 4),
+  'conv_bias': ('use_conv_bias', True, values.flag),
+  'bias': ('use_bias', False, values.flag),
+  'activation': ('mamba_hidden_act', nn.silu, values.activation),
 }
 _GROUPED = grouped_experts_row(8, 2, 7688)
 _SHARED_WIDTH, _INNER = 'moe_shared_expert_intermediate_size', 'moe_latent_size'
@@ -365,7 +352,7 @@ def _read_layout(rest, known):
 
 def _read_kinds(rest, known):
   types = rest.pop(_TYPES)
-  sizes = _take_sizes(rest, _NEMOTRON_NAMES)
+  sizes = take_all(rest, _NEMOTRON_NAMES)
   shared = take(rest, _SHARED_WIDTH, values.size, 7688)
   inner = take(rest, _INNER, values.size, 0)
   experts = _GROUPED(rest, known)['experts']
@@ -376,10 +363,8 @@ def _read_kinds(rest, known):
   states, attends, dense, sparse = map(layers, _KINDS)
   made = None
   if states:
-    try:
+    with blame('mamba_num_heads, n_groups: '):
       made = Mamba2(states, out_bias=sizes['bias'], **sizes)
-    except ValueError as error:
-      raise ValueError(f'mamba_num_heads, n_groups: {error}') from None
   if sparse:
     others = tuple(sorted((*states, *attends, *dense)))
     changes = {'dense': others, 'shared': shared, 'inner': inner}
@@ -427,11 +412,8 @@ NEMOTRON_H = like(
     ),
   ),
   fixed={'gated': False},
-  only={
-    'attention_bias': False,
-    'sliding_window': None,
-  },
-  harmless=frozenset(_UNREAD_NEMOTRON.split()),
+  only={'attention_bias': False, 'sliding_window': None},
+  harmless=_UNREAD_NEMOTRON,
   sources={
     'embedding': Tensors(KEEP, ('backbone.embeddings.weight',)),
     'unembedding': SOURCES['unembedding'],
@@ -450,9 +432,7 @@ NEMOTRON_H = like(
     **linear('layer{}/experts_in', LINEAR, _INSIDE + 'fc1_latent_proj'),
     **linear('layer{}/experts_out', LINEAR, _INSIDE + 'fc2_latent_proj'),
     **experts(_INSIDE, 'up_proj', down='down_proj'),
-    'layer{}/experts/router_shift': Tensors(
-      KEEP, (_INSIDE + 'gate.e_score_correction_bias',)
-    ),
+    **kept(_INSIDE, {'experts/router_shift': 'gate.e_score_correction_bias'}),
   },
   prefix='backbone.',
   unread=('mtp.',),

@@ -59,7 +59,7 @@ OLMOE = like(
   ),
   fixed={'qk_norm': True, 'qk_norm_whole': True},
   only={'clip_qkv': None},
-  harmless=frozenset(),
+  harmless='',
 )
 
 

@@ -39,7 +39,7 @@ MIMO = like(
   'mimo',
   'MiMoForCausalLM',
   only={'attention_bias': True, 'use_mrope': False},
-  harmless=frozenset({'num_nextn_predict_layers'}),
+  harmless='num_nextn_predict_layers',
   unread=('model.mtp_layers.',),
 )
 
@@ -148,7 +148,7 @@ QWEN3_MOE = like(
   sources=SOURCES
   | experts('model.layers.{}.mlp.', 'gate_proj', 'up_proj', down='down_proj'),
   # Of another kind of window, which these models do not have.
-  harmless=frozenset({'max_window_layers'}),
+  harmless='max_window_layers',
 )
 
 FAMILIES = (QWEN2, MIMO, QWEN3, QWEN3_MOE, QWEN2_VL, QWEN2_5_VL, QWEN3_VL)

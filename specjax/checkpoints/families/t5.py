@@ -14,6 +14,7 @@ from specjax.checkpoints.families.table import (
   TensorSplit,
 )
 from specjax.checkpoints.families.values import attribute, derive, take
+from specjax.errors import blame
 from specjax.models.config import Encoder, Relative, TransformerConfig
 
 # Keys and values of the source, by key-value head: [G, 2, D].
@@ -40,13 +41,11 @@ def _read_relative(rest, known):
     take(rest, name, values.size, default)
     for name, default in zip(_RELATIVE, (32, 128), strict=True)
   )
-  try:
+  with blame(
+    f'unsupported config attributes {_RELATIVE[0]} = {buckets}, '
+    f'{_RELATIVE[1]} = {longest}: '
+  ):
     return {'relative': Relative(buckets, longest)}
-  except ValueError as error:
-    raise ValueError(
-      f'unsupported config attributes {_RELATIVE[0]} = {buckets}, '
-      f'{_RELATIVE[1]} = {longest}: {error}'
-    ) from None
 
 
 def _read_feed_forward(rest, known):
@@ -157,7 +156,7 @@ T5 = Family(
   | _stack('decoder', '', 2),
   varying=_feed_forward,
   only={'is_encoder_decoder': True},
-  harmless=frozenset({'dropout_rate', 'initializer_factor', 'output_past'}),
+  harmless='dropout_rate initializer_factor output_past',
   copies=('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'),
   spare_head=True,
   prefix='',

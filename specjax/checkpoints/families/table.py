@@ -128,7 +128,8 @@ class Family:
     fixed: fields that are the same for the whole family.
     only: attributes that are no choice here, beyond `ONLY`: any other value
       is rejected.
-    harmless: attributes that do not change the logits, beyond `HARMLESS`.
+    harmless: attributes that do not change the logits, beyond `HARMLESS`, with
+      spaces between.
     sources: of each parameter, '/' between the keys and {} for the layer.
       Rows of parameters that a configuration lacks are not used.
     varying: config -> sources that it decides about, beside those.
@@ -149,7 +150,7 @@ class Family:
   fixed: Mapping[str, Any]
   sources: Mapping[str, Tensors]
   only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  harmless: frozenset[str] = frozenset()
+  harmless: str = ''
   varying: Callable[[TransformerConfig], Mapping[str, Tensors]] = lambda _: {}
   copies: tuple[str, ...] = ()
   spare_head: bool = False
@@ -210,6 +211,19 @@ EXPERTS = TensorSplit(tuple)
 def untransposed(split: TensorSplit) -> TensorSplit:
   """Returns a split with the same parts in tensors that are [in, out]."""
   return split._replace(transpose=False)
+
+
+def kept(before: str, names: Mapping[str, str]) -> dict[str, Tensors]:
+  """Returns sources of a layer's parameters that are tensors as they are.
+
+  Args:
+    before: the names of all tensors.
+    names: the rest of them, by parameter.
+  """
+  return {
+    f'layer{{}}/{ours}': Tensors(KEEP, (before + theirs,))
+    for ours, theirs in names.items()
+  }
 
 
 def scale(name: str, key: str) -> dict[str, Tensors]:

@@ -1,7 +1,7 @@
 """Values of attributes, and rows that families share."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -9,7 +9,7 @@ import jax
 
 from specjax.checkpoints.families.table import Row
 
-_MISSING = object()
+MISSING = object()  # as a default: there is none
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -92,8 +92,8 @@ def take(
   rest: dict[str, Any],
   name: str,
   decode: Callable[[Any], Any],
-  default: Any = _MISSING,
-  null: Any = _MISSING,
+  default: Any = MISSING,
+  null: Any = MISSING,
 ) -> Any:
   """Takes an attribute out of `rest` and decodes it.
 
@@ -107,12 +107,12 @@ def take(
   Raises:
     ValueError: names the attribute.
   """
-  value = rest.pop(name, _MISSING)
+  value = rest.pop(name, MISSING)
   if value is None:
-    value = _MISSING
-    default = default if null is _MISSING else null
-  if value is _MISSING:
-    if default is _MISSING:
+    value = MISSING
+    default = default if null is MISSING else null
+  if value is MISSING:
+    if default is MISSING:
       raise ValueError(
         f'config attribute {name} is missing; take the whole config.json of '
         'the checkpoint'
@@ -126,18 +126,43 @@ def take(
     ) from None
 
 
+def take_all(
+  rest: dict[str, Any], names: Mapping[str, tuple]
+) -> dict[str, Any]:
+  """Takes the attributes of some fields out of `rest`.
+
+  Args:
+    rest: attributes that are left.
+    names: attribute of each field, its default, and its decoder where it is
+      not `size`.
+  """
+  return {
+    field: take(rest, name, *(decode or [size]), default)
+    for field, (name, default, *decode) in names.items()
+  }
+
+
+def agree(name: str, given: int, value: int) -> None:
+  """Raises a ValueError where an attribute is not what follows from others."""
+  if given != value:
+    raise ValueError(
+      f'unsupported config attribute {name} = {given}; expected {value}'
+    )
+
+
 def attribute(
   name: str,
   fields: str | tuple[str, ...],
   decode: Callable[[Any], Any],
-  default: Any = _MISSING,
-  null: Any = _MISSING,
+  default: Any = MISSING,
+  null: Any = MISSING,
 ) -> Row:
   """Row of one attribute.
 
   Args:
     name: of the attribute.
-    fields: of `TransformerConfig` that it sets, all to the same value.
+    fields: of `TransformerConfig` that it sets, all to the same value; empty:
+      it is checked alone.
     decode: see `take`.
     default: of a file without it, or a function of the fields set so far.
     null: the value that null stands for; by default that of a file without it.

@@ -8,6 +8,8 @@ each of them.
 from collections.abc import Mapping
 from typing import Any
 
+from specjax.checkpoints.families.table import HARMLESS
+
 TIED = 'tie_word_embeddings'
 # By model type: the class, and the type of the text where a file has none.
 WRAPPERS = {
@@ -68,14 +70,33 @@ def is_wrapper(attributes: Mapping[str, Any]) -> bool:
   return isinstance(kind, str) and kind in WRAPPERS
 
 
-def text_attributes(
-  attributes: Mapping[str, Any], harmless: frozenset[str]
-) -> dict[str, Any]:
+def take_architecture(rest: dict[str, Any], architecture: str) -> None:
+  """Takes the class out of the attributes; raises unless it is this one."""
+  given = rest.pop('architectures', None)
+  if given is not None and given != [architecture]:
+    raise ValueError(
+      f'architectures = {given!r}; only [{architecture!r}] has the head of a '
+      'language model'
+    )
+
+
+def refuse_unknown(
+  rest: Mapping[str, Any], known: frozenset[str], what: str
+) -> None:
+  """Raises a ValueError if attributes are left that may change something."""
+  if unknown := sorted(rest.keys() - known):
+    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
+    raise ValueError(
+      f'unsupported config attribute {listed}; remove it if it does not '
+      f'change {what}'
+    )
+
+
+def text_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the attributes of the language model inside a `config.json`.
 
   Args:
     attributes: the file's content; of a language model it is returned.
-    harmless: attributes that no family reads.
 
   Raises:
     ValueError: an attribute is unknown; the message names it.
@@ -84,12 +105,7 @@ def text_attributes(
     return dict(attributes)
   rest = dict(attributes)
   architecture, kind = WRAPPERS[rest['model_type']]
-  given = rest.pop('architectures', None)
-  if given is not None and given != [architecture]:
-    raise ValueError(
-      f'architectures = {given!r}; only [{architecture!r}] has the head of a '
-      'language model'
-    )
+  take_architecture(rest, architecture)
   nested = rest.pop('text_config', None)
   if nested is None:  # The first files of Qwen have all in one place.
     nested = rest
@@ -105,26 +121,25 @@ def text_attributes(
   if tied is not None:
     text[TIED] = tied
   unread = {'is_encoder_decoder', 'vocab_size'}  # The text has its own.
-  unknown = sorted(rest.keys() - _OF_IMAGES - harmless - unread)
-  if unknown:
-    listed = ', '.join(f'{name} = {rest[name]!r}' for name in unknown)
-    raise ValueError(
-      f'unsupported config attribute {listed}; remove it if it does not '
-      'change the logits of a text'
-    )
+  known = _OF_IMAGES | HARMLESS | unread
+  refuse_unknown(rest, known, 'the logits of a text')
   return text
 
 
-def text_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
+def text_tensors(
+  attributes: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> dict[str, Any]:
   """Returns tensors by the names that the language model alone has for them.
 
-  Tensors of images are left out; what is neither keeps its name, and is then
-  refused.
+  Those of a language model are returned. Tensors of images are left out; what
+  is neither keeps its name, and is then refused.
 
     model.language_model.layers.0.mlp.up_proj.weight   5.x
     language_model.model.layers.0.mlp.up_proj.weight   4.x
                    model.layers.0.mlp.up_proj.weight   here
   """
+  if not is_wrapper(attributes):
+    return dict(tensors)
   named = {}
   for name, tensor in tensors.items():
     if name.removeprefix('model.').startswith(_IMAGES):

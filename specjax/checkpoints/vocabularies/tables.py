@@ -115,27 +115,17 @@ def match(target: Tokens, draft: Tokens) -> dict[int, int]:
     if name in names:
       add(i, names[name])
 
-  def by_bytes(tokens: Tokens) -> dict[bytes, list[int]]:
-    found: dict[bytes, list[int]] = {}
-    for i in sorted(tokens.texts, key=lambda i: (i in tokens.fallback, i)):
-      found.setdefault(tokens.texts[i], []).append(i)
-    return found
-
-  theirs = by_bytes(draft)
-  for text, ids in by_bytes(target).items():
-    # Like goes to like: a byte to a byte, where both have one.
-    others = theirs.get(text, [])
-    for i in ids:
-      alike = [
-        j for j in others if (j in draft.fallback) == (i in target.fallback)
-      ]
-      for j in (j for j in alike if j not in taken):
-        add(i, j)
-        break
-    for i in ids:
-      for j in (j for j in others if j not in taken):
-        add(i, j)
-        break
+  for text, ids in target.by_bytes.items():
+    others = draft.by_bytes.get(text, [])
+    # Like goes to like at first: a byte to a byte, where both have one.
+    for alike in (True, False):
+      for i in ids:
+        byte = i in target.fallback
+        for j in others:
+          fits = not alike or (j in draft.fallback) == byte
+          if fits and j not in taken:
+            add(i, j)
+            break
   return matched
 
 

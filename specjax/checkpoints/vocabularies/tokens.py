@@ -43,13 +43,11 @@ class Tokens:
   spell: Callable[[bytes], list[int]] | None = None
 
   @functools.cached_property
-  def by_bytes(self) -> dict[bytes, int]:
-    """The token of each string: no fallback where there is another, and the
-    lowest id of several."""
-    order = sorted(self.texts, key=lambda i: (i in self.fallback, i))
-    found: dict[bytes, int] = {}
-    for i in order:
-      found.setdefault(self.texts[i], i)
+  def by_bytes(self) -> dict[bytes, list[int]]:
+    """The tokens of each string, in order; those that fall back come last."""
+    found: dict[bytes, list[int]] = {}
+    for i in sorted(self.texts, key=lambda i: (i in self.fallback, i)):
+      found.setdefault(self.texts[i], []).append(i)
     return found
 
   @functools.cached_property
@@ -68,8 +66,8 @@ class Tokens:
     at = 0
     while at < len(text):
       for end in range(min(len(text), at + self.longest), at, -1):
-        if (token := self.by_bytes.get(text[at:end])) is not None:
-          yield token
+        if same := self.by_bytes.get(text[at:end]):
+          yield same[0]
           break
       else:
         end = at + 1
