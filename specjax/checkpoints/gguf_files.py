@@ -32,7 +32,7 @@ from specjax.checkpoints import gguf_header
 from specjax.checkpoints.files import CONFIG, GENERATION, GGUF, CheckpointError
 from specjax.checkpoints.gguf_blocks import TYPES, Blocks, take_apart
 from specjax.checkpoints.gguf_header import Header, Place, read_header
-from specjax.errors import install
+from specjax.errors import first_line, install
 from specjax.models.rotary import Llama3
 
 _TABLE = 'tensors.json'
@@ -392,7 +392,7 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
   except CheckpointError:
     raise
   except Exception as error:  # Of a damaged file, nearly anything.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    reason = first_line(error)
     raise CheckpointError(
       f'{path} cannot be read as a model ({type(error).__name__}: {reason}); '
       'copy it again, or convert it anew'

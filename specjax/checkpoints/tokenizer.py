@@ -14,6 +14,7 @@ from specjax.checkpoints.files import (
   read_json,
 )
 from specjax.checkpoints.hub import locate
+from specjax.errors import first_line
 
 # Any one of these is enough for a tokenizer.
 _TOKENIZER = ('tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt')
@@ -71,7 +72,7 @@ def load_tokenizer(path: str | os.PathLike, known: Any = None) -> Any:
     )
     return kind.from_pretrained(directory, local_files_only=True)
   except Exception as error:  # It raises nearly anything on a damaged file.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    reason = first_line(error)
     raise CheckpointError(
       f'{directory}: the tokenizer cannot be read ({reason}); copy its files '
       'again'

@@ -6,7 +6,7 @@ import pathlib
 import zlib
 from typing import Any, NamedTuple
 
-from specjax.errors import UserError, install, need
+from specjax.errors import UserError, first_line, install, need
 
 PATH = 'prompts.path'  # the field that names a file, unless another does
 
@@ -86,7 +86,7 @@ def _parquet(path: str, field: str) -> list[dict]:
   try:
     return pyarrow.parquet.read_table(path).to_pylist()
   except (OSError, ValueError) as error:  # All of pyarrow's are these.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    reason = first_line(error)
     raise UserError(
       f'{field}: {path} cannot be read ({reason}); copy it again'
     ) from error
@@ -160,7 +160,7 @@ def load_dataset(name: str, split: str) -> list[Record]:
       path, configuration or None, split=split, **pinned
     )
   except Exception as error:  # Whatever the network and the hub come up with.
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    reason = first_line(error)
     raise UserError(
       f'prompts.dataset: split {split!r} of {name!r} cannot be loaded '
       f'({reason}); check prompts.dataset and prompts.split'
