@@ -256,7 +256,7 @@ class Pickled:
     if not self._tensors or not all(
       isinstance(x, torch.Tensor)
       and x.layout is torch.strided
-      and _code_of(x) in CODES.values()
+      and _type_of(x) in CODES
       for x in self._tensors.values()
     ):
       raise CheckpointError(
@@ -271,9 +271,9 @@ class Pickled:
     return _PickledTensor(self._tensors[name].detach())
 
 
-def _code_of(tensor: Any) -> str | None:
-  """Returns the type of a tensor of torch; None: no file has such tensors."""
-  return CODES.get(str(tensor.dtype).removeprefix('torch.'))
+def _type_of(tensor: Any) -> str:
+  """Returns the name of the type of a tensor of torch."""
+  return str(tensor.dtype).removeprefix('torch.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +286,7 @@ class _PickledTensor:
     return list(self.tensor.shape)
 
   def get_dtype(self) -> str:
-    return _code_of(self.tensor)
+    return CODES[_type_of(self.tensor)]
 
   def __getitem__(self, index) -> np.ndarray:
     part = self.tensor[index]

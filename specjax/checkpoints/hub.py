@@ -12,7 +12,7 @@ directory there says which commit of which model it is.
 import os
 import pathlib
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specjax.checkpoints import gguf_files, own
 from specjax.checkpoints.files import (
@@ -224,7 +224,7 @@ def _fetch(
   # Takes a second to import, and local directories do not need it.
   import huggingface_hub
 
-  place = {'revision': model.revision, 'cache_dir': model.cache}
+  place: dict[str, Any] = {'revision': model.revision, 'cache_dir': model.cache}
   try:
     if file:
       found = huggingface_hub.hf_hub_download(model.name, file, **place)

@@ -137,7 +137,7 @@ def take_all(
       not `size`.
   """
   return {
-    field: take(rest, name, *(decode or [size]), default)
+    field: take(rest, name, decode[0] if decode else size, default)
     for field, (name, default, *decode) in names.items()
   }
 
