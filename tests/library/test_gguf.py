@@ -648,6 +648,11 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   assert target.eos == (7,)
   # The class is that of the saved tokenizer, and not the family's.
   assert type(target.tokenizer) is transformers.PreTrainedTokenizerFast
+  usual = type(target.tokenizer).from_pretrained(checkpoints.locate(path))
+  for name in ('special_tokens_map', 'chat_template', 'model_max_length'):
+    assert getattr(target.tokenizer, name) == getattr(usual, name)
+  tables = target.tokenizer.backend_tokenizer, usual.backend_tokenizer
+  assert tables[0].to_str() == tables[1].to_str()
   encoded = target.tokenizer.encode('ABC3<end>')
   assert encoded == [VOCAB - 1, VOCAB - 3, 35, 19, VOCAB - 2]
   assert target.tokenizer.decode(encoded[1:4]) == 'ABC3'
