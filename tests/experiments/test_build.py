@@ -235,6 +235,8 @@ def test_what_training_cost_is_added_up(tmp_path):
   inner = found['options']['inner']
   assert inner['options']['widths'] == [2, 2]
   assert inner['load'] == 'specjax.drafters.lm.load'
+  alone = plan_drafter('alone', Candidate('lm', 2, outer))
+  assert drafter_facts.training(alone) == cost | {'together': 1}
   # What is not known of a part is not known of the whole.
   assert drafter_facts.training(cascade(silent)) is None
   ngram = plan_drafter('ngram', Candidate('ngram', 2))

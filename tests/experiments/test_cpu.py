@@ -10,7 +10,7 @@ from configs import certify, embedded_pair, quickstart
 from experiments import step_costs
 from specjax import native
 from specjax.bench import meshes, results
-from specjax.bench.config import Mesh
+from specjax.bench.config import Certificate, Mesh
 from specjax.cli import cpu
 
 
@@ -65,6 +65,10 @@ _QUICK = quickstart.get_config()
     (_QUICK, True, False),
     (dataclasses.replace(_QUICK, timed=False), False, False),
     (dataclasses.replace(_QUICK, mesh=Mesh(model=2)), False, False),
+    (dataclasses.replace(_QUICK, mesh=Mesh(2, 2)), False, False),
+    (dataclasses.replace(_QUICK, mesh=Mesh(2, processes=2)), False, False),
+    (dataclasses.replace(_QUICK, dtype='bfloat16'), True, False),
+    (dataclasses.replace(_QUICK, dtype='float16'), False, False),
     (step_costs.get_config(), True, False),
     (step_costs.get_config('layouts'), False, False),
     (certify.get_config(), True, True),
@@ -79,7 +83,8 @@ def test_whom_the_cores_are_given_to(monkeypatch, x, with_kernel, without):
     given = []
     monkeypatch.setattr(native, 'available', lambda there=there: there)
     meshes.use_cores(x)
-    assert bool(given) == expected
+    # A certificate sets flags of XLA as well.
+    assert len(given) == expected * (1 + isinstance(x, Certificate))
 
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):

@@ -340,10 +340,10 @@ def test_the_compiler_is_asked_where_widened_weights_may_not_fit(monkeypatch):
   monkeypatch.setattr(memory, 'predict', predict)
   described = {'target': types.SimpleNamespace(model=SHORT)}
   few = dataclasses.replace(settings(12), timed=False, mesh=Mesh(2, 3))
-  for limit, found in (
-    (3 * load.total, [False, True]),
-    (4 * load.total, [False]),
-  ):
+  # Eight times two rows of 128 slots, and of as many that an encoder reads.
+  each = memory._width(SHORT.config, 'float32', 128) + 4 * 5
+  most = 3 * load.total + 8 * 2 * (128 + 128) * each
+  for limit, found in ((most - 1, [False, True]), (most, [False])):
     # Of a device, of which there are six.
     monkeypatch.setattr(memory, 'available', {6: limit}.__getitem__)
     memory.refuse(few, described, 20, 1)
