@@ -564,6 +564,32 @@ def test_what_a_compiled_program_consists_of(
     estimate.compile_program(x, shapes(), 'plain')
 
 
+def test_devices_that_are_not_there_are_opened(monkeypatch):
+  """Chips of a GPU, and otherwise a topology; no device is looked for."""
+  asked, options = [], {}
+
+  def describe(*given, **more):
+    asked.append((*given, *more.values()))
+    if 'v5e:9x9' in given:
+      raise NotImplementedError('no')
+    return types.SimpleNamespace(devices=asked[-1])
+
+  monkeypatch.setattr(devices.topologies, 'get_topology_desc', describe)
+  for name, words in (
+    ('h100', ('h100', 'cuda', '1x1x1', devices._TARGETS['h100'])),
+    ('h200:4', ('h200', 'cuda', '1x1x4', devices._TARGETS['h200'])),
+    *(('v5e', ('v5e:2x2', 'tpu')), ('v5p:2x2x1', ('v5p:2x2x1', 'tpu'))),
+  ):
+    assert devices.open_topology(name) == words
+  with pytest.raises(UserError, match=r'^device: .* refuses v5e:9x9 \(no\)'):
+    devices.open_topology('v5e:9x9')
+  monkeypatch.setattr(jax.config, 'update', options.__setitem__)
+  monkeypatch.setattr(devices.os, 'environ', said := {'TPU_SKIP_MDS_QUERY': 0})
+  devices.stay_on_cpu()
+  assert [*options.values()] == ['cpu', False]
+  assert [*said.values()] == [0, 'localhost', 'v5litepod-4', '1']
+
+
 @pytest.fixture
 def installed(monkeypatch):
   """Compilers of all devices, as far as anybody looks."""

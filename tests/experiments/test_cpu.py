@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import types
 
 import numpy as np
 import pytest
@@ -85,6 +86,18 @@ def test_whom_the_cores_are_given_to(monkeypatch, x, with_kernel, without):
     meshes.use_cores(x)
     # A certificate sets flags of XLA as well.
     assert len(given) == expected * (1 + isinstance(x, Certificate))
+
+
+@pytest.mark.parametrize(
+  ('devices', 'flags'), [(1, ''), (0, f'--a --{meshes._SIMULATED}=2')]
+)
+def test_devices_that_were_named_have_the_cores(monkeypatch, devices, flags):
+  monkeypatch.setattr(native, 'claim_cores', pytest.fail)
+  monkeypatch.setattr(native, 'available', lambda: True)
+  monkeypatch.setenv('XLA_FLAGS', flags)
+  said = types.SimpleNamespace(jax_num_cpu_devices=devices)
+  monkeypatch.setattr(meshes.jax, 'config', said)
+  meshes.use_cores(_QUICK)
 
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):

@@ -27,7 +27,7 @@ import specjax
 from specjax import checkpoints, constraints
 from specjax.checkpoints.vocabularies import tokens
 from specjax.checkpoints.vocabularies.tokens import Tokens
-from specjax.constraints import bytewise, compiling, schemas
+from specjax.constraints import bytewise, compiling, schemas, states
 
 EOS = (0,)
 
@@ -120,6 +120,30 @@ def test_states_and_classes_are_few():
   assert automaton.only.tolist() == [-1, -1, 4, -1]
   equal = compiling.from_regex('it', 'a[ab]*|b[ab]*', SMALL)
   assert len(equal.next) == 3
+
+
+def test_states_that_are_reached_and_lead_to_the_end_are_kept():
+  """State 1 leads nowhere, and nothing leads to state 4."""
+  table = [[1, 2, -1], [-1] * 3, [-1, -1, 3], [-1, -1, 3], [2, -1, -1]]
+  found = states.trim(np.array(table))
+  assert found.tolist() == [[-1, 1, -1], [-1, -1, 2], [-1, -1, 2]]
+  assert states.trim(np.array([[0]])).tolist() == [[0]]
+  assert states.trim(np.array([[1, -1], [-1, -1], [-1, 2]])) is None
+
+
+def test_states_are_merged_where_that_is_quick_and_right(monkeypatch):
+  """Two rounds over twelve entries show that states 1 and 2 are one."""
+  table = np.array([[1, 2, -1], [-1, -1, 3], [-1, -1, 3], [0, -1, 3]])
+  monkeypatch.setattr(states, '_PATIENCE', table.size)
+  merged = [[1, 1, -1], [-1, -1, 2], [0, -1, 2]]
+  assert states.merge(table).tolist() == merged
+  monkeypatch.setattr(states, '_PATIENCE', table.size - 1)
+  assert states.merge(table) is table
+  monkeypatch.undo()
+  # Where marks are equal by chance nothing is.
+  draws = types.SimpleNamespace(integers=lambda a, b, n, kind: np.ones(n, kind))
+  monkeypatch.setattr(np.random, 'default_rng', lambda seed: draws)
+  assert states.merge(table) is table
 
 
 def test_a_state_that_no_token_leads_on_from_is_left_out():
