@@ -272,7 +272,7 @@ class _Reader:
       why = f'{value!r} is no reference into this schema'
       remedy = 'copy what it means to $defs, and write #/$defs/name'
       _refuse(path, why, remedy)
-    if value in self.inside or value == '#':
+    if value in self.inside:
       why = f'{value!r} refers to itself, and texts would nest without bound'
       _refuse(path, why, 'write out as many levels as you need')
     found, where = self.root, '$'
@@ -493,9 +493,8 @@ def _pattern(path: str, text: str) -> str:
 def _unanchored(text: str) -> str:
   """Without anchors around all of it: what is made matches as a whole."""
   text = text.removeprefix('^')
-  bare = text.removesuffix('$')
-  escaped = (len(bare) - len(bare.rstrip('\\'))) % 2
-  return text if escaped else bare
+  bare = text.removesuffix('$')  # Two backslashes match one: it is refused.
+  return text if bare.endswith('\\') else bare
 
 
 def _rewritten(what: str, text: str) -> Iterator[str]:

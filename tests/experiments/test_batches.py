@@ -235,13 +235,16 @@ def test_the_plan_has_every_batch_once_the_largest_first_in_work(folder):
 
 def test_the_quick_version_keeps_two_batches_and_their_prompts():
   def shrunk(**fields):
-    x = Experiment('a', None, {}, drafters=('a',), **fields)
+    x = Experiment('a', None, dict.fromkeys('abc'), **fields)
     x.prompts = Prompts(count=40)
     x.shrink()
     return x
 
   x = shrunk(batches=(1, 4, 8), gammas=(1, 2, 3))
   assert (x.batches, x.gammas, x.prompts.count) == ((1, 4), (1, 2), 4)
+  assert (x.drafters, x.max_new_tokens) == (('a', 'b'), 32)
+  assert shrunk(drafters=('c',), max_new_tokens=8).drafters == ('c',)
+  assert shrunk(max_new_tokens=8).max_new_tokens == 8
   counts = [shrunk(batch=batch).prompts.count for batch in (1, 4, 64)]
   assert counts == [2, 4, 40]
 

@@ -235,6 +235,8 @@ def test_what_training_cost_is_added_up(tmp_path):
   inner = found['options']['inner']
   assert inner['options']['widths'] == [2, 2]
   assert inner['load'] == 'specjax.drafters.lm.load'
+  alone = plan_drafter('alone', Candidate('lm', 2, outer))
+  assert drafter_facts.training(alone) == cost | {'together': 1}
   # What is not known of a part is not known of the whole.
   assert drafter_facts.training(cascade(silent)) is None
   ngram = plan_drafter('ngram', Candidate('ngram', 2))
@@ -310,25 +312,13 @@ def test_memory_is_charged_once_for_all_draft_lengths(folder):
   assert one.drafts > 0
 
 
-def test_what_a_drafter_remembers_beside_a_cache_is_memory(folder):
-  """A table of k tokens for each of the target's, in every row."""
-  loads = []
+def test_what_a_drafter_remembers_beside_a_cache_is_known():
+  """A table of k tokens for each of the target's, also where it is an inner."""
   for candidates in (1, 3):
-    recycling = Candidate('recycling', 2, options={'candidates': candidates})
-    x = tiny.experiment(folder, candidates={'recycling': recycling})
-    planned, described, held = predicted(x, compiles=False)
-    loads.append(held)
-  vocab = described['target'].model.config.vocab_size
-  rows = memory.widths_of(planned, described['target'].model.config, 16, 2).rows
-  assert loads[0].drafts == 4 * vocab * rows
-  assert loads[1].drafts == 3 * loads[0].drafts
-  recycling = Candidate('recycling', 2)
-  x = tiny.experiment(folder, candidates=dict.fromkeys('ab', recycling))
-  planned, described, alone = predicted(x, compiles=False)
-  side_by_side = dataclasses.replace(planned, together=True)
-  both = memory.predict(side_by_side, described, 16, 2, compiles=False)
-  # Of two drafters, in two parts of the texts side by side.
-  assert both.drafts == 4 * alone.drafts > 0
+    table = Candidate('recycling', 2, options={'candidates': candidates})
+    for one in (table, Candidate('cascade', 2, 'a', {'inner': table})):
+      planned = plan_drafter('one', one)
+      assert planned.remembered(SMALL) == candidates * 4 * SMALL.vocab_size
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ import pytest
 import specjax
 from experiments.papers.published import Calculated, Published
 from specjax.bench import config as settings
-from specjax.bench.config import Experiment, Parity
+from specjax.bench.config import Candidate, Experiment, Parity
 from specjax.bench.plan import settings_of
+from specjax.bench.study import Refilled
 from specjax.cli import COMMANDS, command, fields, names
 from specjax.errors import UserError
 from specjax.programs import parity, predict
@@ -169,6 +170,40 @@ def test_values_have_the_declared_type(monkeypatch):
   assert x.drafters == ('lm:a', 'ngram:0.5,2', 'b')
   assert x.prompts.length is None
   assert isinstance(x.sampling.top_p, float)
+
+
+def test_defaults_are_what_pages_and_papers_have():
+  some = 'a', None, {}
+  for made, values in (
+    (Experiment(*some), {'batch': 1, 'seed': 0, 'temperatures': (0.0, 1.0)}),
+    (Experiment(*some), {'timed': True, 'probe': True, 'rounds': False}),
+    (Parity(*some), {'temperatures': (0.0,), 'max_new_tokens': 64}),
+    (settings.Mesh(), {'data': 1, 'model': 1, 'processes': 1, 'process': 0}),
+    (settings.Mesh(), {'timeout': 300}),
+    (settings.Certificate(), {'rows': 64, 'rounds': 128, 'level': 1e-3}),
+    (settings.Certificate(), {'boost': 1.1, 'seed': 0, 'quick': False}),
+    (settings.Compiled(), {'gamma': 4, 'widths': (4, 2, 1), 'alpha': 0.8}),
+    (settings.Compiled(), {'temperature': 1.0, 'batch': 1, 'slots': 2048}),
+    (settings.Compiled(), {'used': 1100}),
+    (Refilled(*some), {'batch': 16, 'max_new_tokens': 128, 'shortest': 16}),
+    (Refilled(*some), {'group': 4, 'repeats': 2, 'temperatures': (1.0,)}),
+  ):
+    assert values.items() <= vars(made).items()
+  assert (settings.NEW_TOKENS, settings.Draft().vocabulary) == (128, 0)
+
+
+def test_a_draft_of_a_gguf_file_comes_in_four_bits_too():
+  given = {'vocabulary': 9, 'dtype': 'float16'}
+  x = Experiment('a', None, {'b': Candidate('b', 1)}, rounds=True)
+  x.draft = settings.Draft('a.gguf', **given)
+  few = Candidate(
+    'quantized', 4, 'a.gguf', {**given, 'bits': 4, 'rounds': True}
+  )
+  lm = Candidate('lm', 4, 'a.gguf', given)
+  assert x.known == {'lm': lm, 'b': Candidate('b', 1), 'lm-int4': few}
+  x.draft.path, x.draft.load = '', 'a.load'
+  assert x.known['lm'].path == 'load:a.load'
+  assert len(x.known) == 2
 
 
 def test_every_field_has_a_sentence():

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import pathlib
 import re
 import subprocess
 import types
@@ -29,7 +30,7 @@ from specjax.bench.plan import plan
 from specjax.checkpoints.parameters import WeightForm
 from specjax.cli import fields
 from specjax.errors import UserError
-from specjax.models import sharding
+from specjax.models import sharding, transformer
 from specjax.models.config import Experts, Sharing, TransformerConfig
 from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement, plan_mesh
@@ -161,6 +162,13 @@ def test_bytes_of_shapes():
     *(('s4[10]', 5), ('f8e4m3[4]', 4), ('token[]', 0)),
   ):
     assert sum(hlo.sizes_of(text)) == size
+  for bits, kinds in (
+    *((0, 'token opaque'), (4, 's4 u4'), (8, 'pred s8 u8 f8e5m2')),
+    *((16, 's16 u16 bf16 f16'), (32, 's32 u32 f32'), (128, 'c128')),
+    (64, 's64 u64 f64 c64'),
+  ):
+    found = [hlo.sizes_of(f'{kind}[2,4]') for kind in kinds.split()]
+    assert found == [[bits]] * len(found)
   with pytest.raises(ValueError, match='q7'):
     hlo.sizes_of('q7[4]')
 
@@ -285,6 +293,8 @@ def test_what_a_small_program_consists_of():
     """ENTRY %main (k: f32[8]) -> f32[8] {
   %k = f32[8]{0} parameter(0), metadata={op_name="state.cache[0].k"}
   %start = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(%k)
+  %copy.1 = f32[512,512]{0,1} copy(%k)
+  %copy.2 = f32[511,512]{0,1} copy(%k)
   %if = f32[8]{0} conditional(%k), metadata={op_name="jit(loop)/body/judge/a"}
 }
 
@@ -297,6 +307,8 @@ def test_what_a_small_program_consists_of():
   step, _ = hlo.count(module, {})
   assert step == {
     ('prefetched', '', 'fetch'): 8 * 4,
+    ('kernels', '', ''): 2,
+    ('caches', '', ''): 1 << 20,  # The other copy is small.
     ('kernels', 'judge', ''): 1,
   }
   line = '{}001: kConditional [source | sink]\n'
@@ -390,6 +402,15 @@ def test_bytes_and_products_of_a_pass():
   assert least == pytest.approx((4 * draft / 3352e9, one.bytes / 3352e9))
   assert shapes().least('plain', GPU).draft == 0
   assert shapes().passes('tree') == 3
+  # Trees of 4 + 8 + 8 tokens in three passes, and what computing them takes.
+  slow, read = GPU._replace(operations=1e6), programs.READ_AT_ONCE
+  for name, step in (
+    ('tree', (3 * shapes().pass_of(1, 20 / 3).seconds(slow), 21)),
+    ('chain', (4 * shapes().pass_of(1, 1).seconds(slow), 5)),
+    *(('plain', (0, 1)), ('prefill', (0, read))),
+  ):
+    found = shapes().least(name, slow)
+    assert found == (step[0], shapes().pass_of(0, step[1]).seconds(slow))
   assert [shapes().widest(x) for x in ('chain', 'tree')] == [1, 4]
   # Floats have the bits of their type.
   assert shapes(dtype='float32').pass_of(0, 1).weights == one.weights
@@ -397,6 +418,25 @@ def test_bytes_and_products_of_a_pass():
   windowed = shapes(target=dataclasses.replace(SMALL, windows=(16, None) * 2))
   whole = shapes(target=SMALL, used=2048)
   assert windowed.unwindowed().pass_of(0, 1) == whole.pass_of(0, 1)
+
+
+def test_sizes_are_those_of_llama_3():
+  """Parameters as they are published, and a head that two models tie."""
+
+  def count(config):
+    model = transformer.build(config)
+    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
+    return sum(x.size for x in leaves)
+
+  for name, parameters in (
+    *(('70b', 70_553_706_496), ('8b', 8_030_261_248)),
+    ('3b', 3_212_749_824 + 128256 * 3072),
+    ('1b', 1_235_814_400 + 128256 * 2048),
+  ):
+    config = estimate.SIZES[name]
+    assert programs.deepened(config, count) == parameters
+    assert (config.max_positions, config.rope_theta) == (2**17, 5e5)
+    assert config.num_heads * config.head_dim == config.width
 
 
 def test_chips_exchange_what_their_data_sheets_say():
@@ -469,6 +509,85 @@ def test_counts_grow_with_the_layers(monkeypatch):
     *(('chain', 2, 2), ('chain', 4, 2), ('chain', 2, 4)),
     *(('plain', 2, 2), ('plain', 4, 2)),
   ]
+
+
+class Program:
+  """What is lowered; XLA dumps its thunks where a flag says it."""
+
+  def __init__(self, **dumps):
+    self.dumps, self.options = dumps, {}
+
+  def compile(self, compiler_options):
+    self.options = dict(compiler_options)
+    place = self.options.pop('xla_dump_to', None)
+    for kind, text in self.dumps.items():
+      pathlib.Path(place, f'module_0001.{kind}.txt').write_text(text)
+    return self
+
+  def as_text(self):
+    return PROGRAM
+
+  def memory_analysis(self):
+    return types.SimpleNamespace(temp_size_in_bytes=77)
+
+
+def test_what_a_compiled_program_consists_of(
+  module, turns, monkeypatch, tmp_path
+):
+  """With the thunks after XLA's passes, if it tells of these."""
+  usual = {'thunk_sequence': THUNKS, 'thunk_metadata': THUNK_NAMES}
+  after, cycle = THUNKS.splitlines()[0], devices.chip_of('v6e')
+  cycle = cycle.bandwidth / cycle.clock
+  for device, program, per_cycle, sequence in (
+    ('h200', Program(**usual), 0, THUNKS),
+    ('h200', Program(**usual, **{estimate._AFTER: after}), 0, after),
+    ('v6e', Program(), cycle, ''),
+  ):
+    monkeypatch.setattr(programs, 'lower', lambda *_, made=program: made)
+    x = Compiled(device, texts=str(tmp_path / device))
+    found = estimate.compile_program(x, shapes(), 'plain')
+    step, _ = hlo.count(module, turns, per_cycle)
+    step += hlo.count_thunks(module, sequence, THUNK_NAMES, turns)
+    step['call weights', '', ''] = 512 * 512 * 2
+    step['call caches', '', ''] = 1024 * 512 * 4
+    step['temporary', '', ''] = 77
+    assert found == step
+    assert program.options == devices.flags_of(device)
+    for kind, text in ({'hlo': PROGRAM} | program.dumps).items():
+      assert (tmp_path / device / f'plain-32-16.{kind}').read_text() == text
+
+  def fail(*_, **__):
+    raise jax.errors.JaxRuntimeError('too large\nfor it')
+
+  monkeypatch.setattr(Program, 'compile', fail)
+  with pytest.raises(UserError, match=r'^device: v6e .* plain \(too large\)'):
+    estimate.compile_program(x, shapes(), 'plain')
+
+
+def test_devices_that_are_not_there_are_opened(monkeypatch):
+  """Chips of a GPU, and otherwise a topology; no device is looked for."""
+  asked, options = [], {}
+
+  def describe(*given, **more):
+    asked.append((*given, *more.values()))
+    if 'v5e:9x9' in given:
+      raise NotImplementedError('no')
+    return types.SimpleNamespace(devices=asked[-1])
+
+  monkeypatch.setattr(devices.topologies, 'get_topology_desc', describe)
+  for name, words in (
+    ('h100', ('h100', 'cuda', '1x1x1', devices._TARGETS['h100'])),
+    ('h200:4', ('h200', 'cuda', '1x1x4', devices._TARGETS['h200'])),
+    *(('v5e', ('v5e:2x2', 'tpu')), ('v5p:2x2x1', ('v5p:2x2x1', 'tpu'))),
+  ):
+    assert devices.open_topology(name) == words
+  with pytest.raises(UserError, match=r'^device: .* refuses v5e:9x9 \(no\)'):
+    devices.open_topology('v5e:9x9')
+  monkeypatch.setattr(jax.config, 'update', options.__setitem__)
+  monkeypatch.setattr(devices.os, 'environ', said := {'TPU_SKIP_MDS_QUERY': 0})
+  devices.stay_on_cpu()
+  assert [*options.values()] == ['cpu', False]
+  assert [*said.values()] == [0, 'localhost', 'v5litepod-4', '1']
 
 
 @pytest.fixture

@@ -9,7 +9,13 @@ import pytest
 
 from experiments import constrained as study
 from specjax import checkpoints, pair, reports
-from specjax.bench import load, memory, results, row_fields
+from specjax.bench import (
+  load,
+  memory,
+  results,
+  row_fields,
+  sampling_stages,
+)
 from specjax.bench.config import Experiment, OnDevice, SamplingValues
 from specjax.bench.plan import plan
 from specjax.errors import UserError
@@ -112,6 +118,11 @@ def test_settings_know_a_schema_by_its_content(folder, schema):
   )
   assert results.settings_of(given)['sampling']['json_schema'][0] == 'given'
   assert plan(given).sampling.constraint
+  # Fifteen letters and the end of the text are as many as there may be.
+  longest = plan(experiment(folder, sampling=by_pattern('a{15}'))).sampling
+  assert longest.constraint.distance[0] == 16
+  with pytest.raises(RuntimeError, match='was not compiled'):
+    sampling_stages.values(by_pattern(), None, 1, 1.0)
   none = results.settings_of(experiment(folder))['sampling']
   assert {'json_schema', 'regex'}.isdisjoint(none)
 

@@ -3,11 +3,15 @@
 import dataclasses
 import types
 
+import numpy as np
 import pytest
 
 from experiments import continuous_batching as study
 from specjax import reports
-from specjax.bench.config import Prompts
+from specjax.bench import study as parts
+from specjax.bench.config import Checkpoint, Prompts
+from specjax.bench.study import Refilled
+from specjax.errors import UserError
 from tests.support import rows as made
 from tests.support import tiny
 from tests.support.resumed import run_twice
@@ -63,10 +67,36 @@ def test_lengths_by_load_are_compared_pass_by_pass():
   ]  # fmt: skip
 
 
-def test_the_quick_version_has_prompts_for_all_rows():
-  x = study.get_config()
-  x.shrink()
-  assert 1 < x.batch <= x.prompts.count
+def test_the_quick_version_is_small():
+  x, few = (Refilled('a', Checkpoint('b'), {}) for _ in range(2))
+  few.batch, few.max_new_tokens, few.shortest, few.prompts.count = 2, 8, 3, 1
+  draws = x.draw_lengths(np.random.default_rng(0), 2000)
+  assert (len(draws), draws.min(), draws.max()) == (2000, 16, 128)
+  for one, sizes in ((x, (4, 16, 4, 4)), (few, (2, 8, 3, 1))):
+    one.shrink()
+    found = one.batch, one.max_new_tokens, one.shortest, one.prompts.count
+    assert (*found, one.repeats) == (*sizes, 1)
+  few.shortest = 8
+  few.check_lengths()
+  few.shortest = 9
+  with pytest.raises(UserError, match=r'^shortest is 9'):
+    few.check_lengths()
+
+
+def test_a_field_is_shown_with_its_interval():
+  row = {'a': 1.25, 'b': 2.0, 'b_ci': [1, 3], 'c': 4.0, 'c_ci': [None, 5]}
+  table = parts.columns(
+    ('a', 'a'), ('b', 'b', '.1f'), ('c', 'c'), ('n', len), ('d', 'd'),
+    ('whole', 'a', ''), ('none', 'zero', ''),
+  )  # fmt: skip
+  assert [show(row | {'zero': 0}) for _, show in table] == [
+    *('1.25', '2.0 [1.0, 3.0]', '4.00', 6, '-', '1.25', '-'),
+  ]
+  kinds = parts.alike(text='a', maybe='b c', maybe_count='d', ends='e')({})
+  assert kinds == {
+    'a': str, 'b': float | None, 'c': float | None, 'd': int | None,
+    'e': tuple[float | None, ...] | None,
+  }  # fmt: skip
 
 
 def test_plain_steps_are_no_length_of_a_drafter_of_features():

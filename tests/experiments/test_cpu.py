@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import types
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from configs import certify, embedded_pair, quickstart
 from experiments import step_costs
 from specjax import native
 from specjax.bench import meshes, results
-from specjax.bench.config import Mesh
+from specjax.bench.config import Certificate, Mesh
 from specjax.cli import cpu
 
 
@@ -65,6 +66,10 @@ _QUICK = quickstart.get_config()
     (_QUICK, True, False),
     (dataclasses.replace(_QUICK, timed=False), False, False),
     (dataclasses.replace(_QUICK, mesh=Mesh(model=2)), False, False),
+    (dataclasses.replace(_QUICK, mesh=Mesh(2, 2)), False, False),
+    (dataclasses.replace(_QUICK, mesh=Mesh(2, processes=2)), False, False),
+    (dataclasses.replace(_QUICK, dtype='bfloat16'), True, False),
+    (dataclasses.replace(_QUICK, dtype='float16'), False, False),
     (step_costs.get_config(), True, False),
     (step_costs.get_config('layouts'), False, False),
     (certify.get_config(), True, True),
@@ -79,7 +84,20 @@ def test_whom_the_cores_are_given_to(monkeypatch, x, with_kernel, without):
     given = []
     monkeypatch.setattr(native, 'available', lambda there=there: there)
     meshes.use_cores(x)
-    assert bool(given) == expected
+    # A certificate sets flags of XLA as well.
+    assert len(given) == expected * (1 + isinstance(x, Certificate))
+
+
+@pytest.mark.parametrize(
+  ('devices', 'flags'), [(1, ''), (0, f'--a --{meshes._SIMULATED}=2')]
+)
+def test_devices_that_were_named_have_the_cores(monkeypatch, devices, flags):
+  monkeypatch.setattr(native, 'claim_cores', pytest.fail)
+  monkeypatch.setattr(native, 'available', lambda: True)
+  monkeypatch.setenv('XLA_FLAGS', flags)
+  said = types.SimpleNamespace(jax_num_cpu_devices=devices)
+  monkeypatch.setattr(meshes.jax, 'config', said)
+  meshes.use_cores(_QUICK)
 
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):

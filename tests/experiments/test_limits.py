@@ -19,6 +19,7 @@ from specjax.bench.plan import freeze, plan_drafter
 from specjax.checkpoints import CheckpointError
 from specjax.checkpoints.families import conversion
 from specjax.drafters import cascade, lm, ngram, plain
+from specjax.errors import UserError
 from specjax.loop import buffers, generate
 from specjax.models import prefill, table, transformer
 from specjax.models.config import Encoder, Experts
@@ -340,15 +341,134 @@ def test_the_compiler_is_asked_where_widened_weights_may_not_fit(monkeypatch):
   monkeypatch.setattr(memory, 'predict', predict)
   described = {'target': types.SimpleNamespace(model=SHORT)}
   few = dataclasses.replace(settings(12), timed=False, mesh=Mesh(2, 3))
-  for limit, found in (
-    (3 * load.total, [False, True]),
-    (4 * load.total, [False]),
-  ):
+  # Eight times two rows of 128 slots, and of as many that an encoder reads.
+  each = memory._width(SHORT.config, 'float32', 128) + 4 * 5
+  most = 3 * load.total + 8 * 2 * (128 + 128) * each
+  for limit, found in ((most - 1, [False, True]), (most, [False])):
     # Of a device, of which there are six.
     monkeypatch.setattr(memory, 'available', {6: limit}.__getitem__)
     memory.refuse(few, described, 20, 1)
     assert asked == found
     asked.clear()
+
+
+@pytest.mark.parametrize('computing', [0, 50])
+def test_what_is_too_much_names_what_fits(monkeypatch, computing):
+  """A row takes ten bytes, and a tenth of what computing takes."""
+
+  def predict(changed, described, tokens, prompts, compiles=True):
+    assert not compiles
+    rows = memory.widths_of(changed, SHORT.config, tokens, prompts).rows
+    return memory.Load(0, 10 * rows, 0)
+
+  monkeypatch.setattr(memory, 'predict', predict)
+  described = {'target': types.SimpleNamespace(model=SHORT, dtype='float32')}
+  planned, load = settings(12), memory.Load(0, 100, 0, 0, computing or None)
+  for limit, says in (
+    *((load.total, ''), (None, ''), (load.total // 2, r'prompts\.count=5$')),
+    *((load.total // 2 - 1, r'prompts\.count=4$'), (1, 'a smaller model')),
+  ):
+    monkeypatch.setattr(memory, 'available', {1: limit}.__getitem__)
+    if not says:
+      memory.check(planned, described, 20, 10, load)
+      continue
+    with pytest.raises(UserError, match=f'choose {says}') as error:
+      memory.check(planned, described, 20, 10, load)
+    assert ('computing 50' in str(error.value)) == (computing > 0)
+
+
+@pytest.mark.parametrize(
+  ('widths', 'reading', 'reads', 'activations'),
+  [
+    # Five arrays of 12 rows and five tokens, the target and a draft in 32 bits.
+    ((2, 6, 3), (0, 0), {}, 20 * 12 * 5 + 200 + 100),
+    ((2, 6, 9), (0, 0), {}, 20 * 20 * 5 + 200 + 100),
+    # Where texts are read there is no draft yet, and less of the cache.
+    ((2, 6, 3), (9200, 0), {}, 9200 - 60 * 4 // 6 - 48),
+    ((2, 6, 3), (0, 9200), {}, 9200 - 48),
+    ((6, 6, 3), (9200, 0), {}, 9200 - 48),
+    # What is 9,000 bytes was estimated as 600.
+    ((2, 6, 3), (0, 9200), {50: 200}, 1200 * 15 + 24 - 48 + 100),
+    ((2, 6, 3), (0, 9200), {30: 300}, 1800 * 15 + 36 - 48),
+    ((2, 6, 3), (0, 100), {50: 9999}, 20 * 12 * 5 + 200 + 100),
+  ],
+)
+def test_what_a_device_holds_by_hand(
+  widths, reading, reads, activations, monkeypatch
+):
+  """A target, a draft x for which y drafts, and z with tokens of its own."""
+  made, (batch, rows, nodes) = types.SimpleNamespace, widths
+  reads, sizes, asked = {100: 100, 30: 1, 50: 1} | reads, iter(reading), []
+
+  def model(parameters, cache, place, empty=None, other=None):
+    config = made(vocab_size=5, encoder=None)
+    slots = 256 if other else 128
+    model = made(config=config, empty=empty, cache=cache, rest=(place, slots))
+    return made(parameters=parameters, model=model, other=other, place=place)
+
+  def drafter(name, remembered, *others):
+    levels = [made(name=n) for n in (name, *others)]
+    return made(levels=lambda: levels, remembered=lambda config: remembered)
+
+  whole = made(for_draft='split')
+  described = {
+    'target': model(100, 60, whole), 'draft x': model(30, 18, 'split', len),
+    'draft z': model(50, 24, 'split', other=made(tables='tables')),
+  }  # fmt: skip
+  dtypes = {n: 'bfloat16' for n in described} | {'draft x': 'float32'}
+  planned = made(
+    target='there', mesh=Mesh(), together=False, form='form',
+    dtypes=lambda described: dtypes,
+    drafters={'x': drafter('x', 2, 'y'), 'z': drafter('z', 0)},
+  )  # fmt: skip
+
+  def cache(model, place, rows_of, slots, sources, dtype):
+    assert (model.rest, rows_of, sources) == ((place, slots), rows, 384)
+    return model.cache
+
+  def read(*given):
+    asked.append(given)
+    return next(sizes, 0)
+
+  spelled = made(slots=lambda n: 2 * n)
+  for where, name, value in (
+    (jax, 'default_backend', lambda: 'cpu'),
+    (jax, 'device_count', lambda: 1),
+    (memory.meshes, 'plan_placement', lambda mesh: whole),
+    (
+      memory,
+      'widths_of',
+      lambda *_: memory.Widths(batch, rows, 128, 384, nodes),
+    ),
+    (memory, '_forms', lambda *_: {'a': ('one', 1), 'b': ('other', 2)}),
+    (memory, '_copied', lambda forms: 7),
+    (memory, 'held_by', lambda x, place, *_: x.parameters * (place == x.place)),
+    (memory, 'of_cache', cache),
+    (memory, '_of_file', lambda level, host: 13 * (host.path == 'there')),
+    (memory, '_reading', read),
+    (memory._Model, 'reads', lambda x, rows: rows * reads[x.parameters]),
+    (memory.sampling_stages, 'bytes_of', lambda plan, n: 11 * (n == rows)),
+    (memory.reading, 'sizes_of', lambda tables: spelled),
+  ):
+    monkeypatch.setattr(where, name, value)
+  weights, most = 30 + 13 + 50, 2 * rows + 2 * 18
+  load = memory.Load(100, 60 + 11, weights + most, 7 + weights)
+  found = memory.predict(planned, described, 20, 10)
+  assert found == dataclasses.replace(load, activations=activations)
+  first = ('other', 2, batch, 128, 384)
+  assert asked == [first, ('one', 1, rows, 128, 384)][: 1 + (rows > batch)]
+  assert memory.predict(planned, described, 20, 10, compiles=False) == load
+  planned.mesh = Mesh(model=2)
+  assert memory.predict(planned, described, 20, 10) == load
+  # Drafters that look on together remember all of it, and only a CPU widens.
+  planned.together = True
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(jax, 'device_count', lambda: 2)
+  found = memory.predict(planned, described, 20, 10)
+  assert found.drafts == load.drafts + 24
+  step = 20 * max(2 * rows, batch * (nodes + 1)) * 5
+  x, z = (rows * reads[n] - 2 * rows for n in (30, 50))
+  assert found.activations == max(step, x - 24, z - 36)
 
 
 def test_memory_of_a_device(monkeypatch):

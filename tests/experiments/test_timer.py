@@ -12,6 +12,7 @@ from specjax.bench import costs, measure
 from specjax.bench.measure import Decoding
 from specjax.drafters import plain
 from specjax.loop import generate
+from specjax.models import cache as caches
 from specjax.types import (
   Context,
   Draft,
@@ -151,6 +152,27 @@ def test_loops_leave_out_what_they_are_called_after():
     ends, others = table[:, [2, 5]], np.delete(table, [2, 5], 1)
     assert ends.max() < others.min() - 1e6
     assert len(np.unique(others)) == others.size
+
+
+def test_a_table_stands_for_the_target():
+  """Rows are read by position; keys and values depend on them, too."""
+  config, table = models.TARGET.config, np.arange(88.0).reshape(8, 11)
+  cache = caches.empty(config, 2, 128, 'float32')
+  at = jnp.array([[5, 6, 7], [7, 8, 9]])
+  answers, mask = costs._answers(models.TARGET), np.ones((2, 3, 3), bool)
+  out = answers.forward(
+    jnp.asarray(table), 0 * at, at, cache, 0, mask, taps=(0, 1)
+  )
+  np.testing.assert_array_equal(out.hidden, table[at % 8])
+  assert answers.head(None, 'hidden') == 'hidden'
+  assert out.taps.shape == (2, 3, 2, config.width)
+  assert not out.taps.any()
+  for i, block in enumerate(out.flight):
+    heads, key, value = caches.heads(config, i)
+    first = np.broadcast_to(table[at % 8, 0][:, None, None], (2, heads, 1, 3))
+    np.testing.assert_array_equal(block.k, np.repeat(first, key, 2))
+    last = np.repeat(first.swapaxes(2, 3), value, 3)
+    np.testing.assert_array_equal(block.v, last)
 
 
 def test_the_known_text_is_the_prompt_and_what_was_added():

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +119,30 @@ def test_sizes_of_heads_and_ids_are_compared(tokenizer, tmp_path):
   vocabulary.check_prompt([3, 1999], 2000)
   with pytest.raises(ValueError, match=r'token id 2000 .* embedding 2000 rows'):
     vocabulary.check_prompt([3, 2000], 2000)
+
+
+def test_drafts_that_can_draft_little_are_told_or_refused(capsys):
+  """A prompt says which share of it a draft can draft, in thousandths."""
+  made = types.SimpleNamespace
+  share = made(shared=1, target=4, share=0, of_tokens=lambda x: x[0][0] / 1000)
+  other = made(other=made(overlap=share))
+  described = {'target': made(other=None), 'draft': other}
+  for code, prose, warned in (
+    (10, 9, 'prose'),
+    (500, 600, ''),
+    (499, 600, 'code'),
+  ):
+    texts = {'code': [[code]], 'prose': [[prose]]}
+    vocabulary.check_overlaps(described, texts)
+    vocabulary.tell(described, texts)
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.startswith('draft: another vocabulary: it can draft 1 of')
+    assert len(more) == bool(warned)
+    assert all(f'of the tokens of {warned}:' in line for line in more)
+  with pytest.raises(
+    UserError, match=r"^draft can draft 0\.9% of the prompts'"
+  ):
+    vocabulary.check_overlaps(described, {'a': [[9]], 'b': [[0]]})
 
 
 def swapped(path):

@@ -108,6 +108,27 @@ def test_wrong_constraints_are_refused(drafted, asked, message):
     specjax.decode(*drafted, ['a', 'b'], **{'new_tokens': 8} | asked)
 
 
+def test_constraints_of_prompts_are_made_once(drafted):
+  target, null = drafted[0], {'type': 'null'}
+  patterns, wanted = ['a', None, 'a', None], [None, null, None, None]
+  first, other, again, none = targets.for_prompts(target, 4, patterns, wanted)
+  assert first is again
+  assert none is None
+  assert other.what.startswith('JSON schema ')
+  assert targets.for_prompts(target, 1, 'a') == [first]
+  (same,) = targets.for_prompts(target, 1, schemas=json.dumps(null))
+  assert same is other
+
+
+def test_a_target_without_a_tokenizer_takes_automata_alone(drafted):
+  target = dataclasses.replace(drafted[0], tokenizer=None)
+  with pytest.raises(ValueError, match=r'^regex: .*draft-128 has no tokenizer'):
+    targets.for_prompts(target, 1, 'a')
+  one = constraints.load(pair.constraint('choices'))
+  other = dataclasses.replace(one, vocabulary='other')
+  assert targets.for_prompts(target, 1, automata=other) is other
+
+
 def test_an_automaton_of_other_tokens_is_refused(drafted):
   one = constraints.load(pair.constraint('choices'))
   other = dataclasses.replace(one, vocabulary='other')
@@ -115,9 +136,15 @@ def test_an_automaton_of_other_tokens_is_refused(drafted):
   assert targets.for_prompts(drafted[0], 1, automata=one) is one
   with pytest.raises(ValueError, match='was made for tokenizer other, but'):
     specjax.decode(*drafted, ['a'], new_tokens=96, constraint=other)
+  with pytest.raises(ValueError, match='was made for tokenizer other, but'):
+    targets.for_prompts(drafted[0], 3, automata=[None, one, other])
 
 
 @pytest.mark.parametrize('eos', [(), (0, 5000), 0, ('0',)])
-def test_ends_that_are_no_tokens_are_refused(drafted, eos):
+@pytest.mark.parametrize(
+  ('make', 'asked'),
+  [(constraints.regex, 'a'), (constraints.json_schema, '{"type": "null"}')],
+)
+def test_ends_that_are_no_tokens_are_refused(drafted, make, asked, eos):
   with pytest.raises(ValueError, match=r'^eos must be the tokens that end'):
-    constraints.regex('a', drafted[0].tokenizer, 2048, eos)
+    make(asked, drafted[0].tokenizer, 2048, eos)

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 
 import hypothesis
 import hypothesis.strategies as st
@@ -26,7 +27,7 @@ import specjax
 from specjax import checkpoints, constraints
 from specjax.checkpoints.vocabularies import tokens
 from specjax.checkpoints.vocabularies.tokens import Tokens
-from specjax.constraints import bytewise, compiling, schemas
+from specjax.constraints import bytewise, compiling, schemas, states
 
 EOS = (0,)
 
@@ -119,6 +120,30 @@ def test_states_and_classes_are_few():
   assert automaton.only.tolist() == [-1, -1, 4, -1]
   equal = compiling.from_regex('it', 'a[ab]*|b[ab]*', SMALL)
   assert len(equal.next) == 3
+
+
+def test_states_that_are_reached_and_lead_to_the_end_are_kept():
+  """State 1 leads nowhere, and nothing leads to state 4."""
+  table = [[1, 2, -1], [-1] * 3, [-1, -1, 3], [-1, -1, 3], [2, -1, -1]]
+  found = states.trim(np.array(table))
+  assert found.tolist() == [[-1, 1, -1], [-1, -1, 2], [-1, -1, 2]]
+  assert states.trim(np.array([[0]])).tolist() == [[0]]
+  assert states.trim(np.array([[1, -1], [-1, -1], [-1, 2]])) is None
+
+
+def test_states_are_merged_where_that_is_quick_and_right(monkeypatch):
+  """Two rounds over twelve entries show that states 1 and 2 are one."""
+  table = np.array([[1, 2, -1], [-1, -1, 3], [-1, -1, 3], [0, -1, 3]])
+  monkeypatch.setattr(states, '_PATIENCE', table.size)
+  merged = [[1, 1, -1], [-1, -1, 2], [0, -1, 2]]
+  assert states.merge(table).tolist() == merged
+  monkeypatch.setattr(states, '_PATIENCE', table.size - 1)
+  assert states.merge(table) is table
+  monkeypatch.undo()
+  # Where marks are equal by chance nothing is.
+  draws = types.SimpleNamespace(integers=lambda a, b, n, kind: np.ones(n, kind))
+  monkeypatch.setattr(np.random, 'default_rng', lambda seed: draws)
+  assert states.merge(table) is table
 
 
 def test_a_state_that_no_token_leads_on_from_is_left_out():
@@ -425,12 +450,15 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.pattern', type='string', pattern='[a-z&&b]'),
     in_age('.pattern', type='string', pattern='a('),
     in_age('.pattern', type='string', pattern=3),
-    in_age('.maxLength', type='string', pattern='a', maxLength=3),
+    in_age('.pattern', type='string', pattern='a{2}{3}'),
+    in_age('.pattern', type='string', pattern='a\x1fb'),
+    in_age('.pattern', type='string', pattern='"*'),
+    in_age('.maxLength', type='string', pattern='a', maxLength=3, minLength=1),
     in_age('.enum', enum=[]),
     in_age('.enum[1]', enum=['a', 3], type='string'),
     in_age('.enum[2]', enum=[3, 3.0, 3.5], type='integer'),
     in_age('.enum[3]', enum=[3, 3.0, 3.5, True], type='number'),
-    in_age('.maxLength', enum=['a'], maxLength=3),
+    in_age('.maxLength', enum=['a'], maxLength=3, minLength=1),
     in_age('.const', const='\ud800'),
     in_age(''),
     in_age('.maxLength', maxLength=3),
@@ -441,6 +469,11 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
     in_age('.items', type='array', items=[STRING]),
     in_age('.items', type='array', prefixItems=[STRING], items=STRING),
     in_age('.prefixItems', type='array', prefixItems=[STRING], minItems=2),
+    in_age('.prefixItems', type='array', prefixItems=[STRING], maxItems=0),
+    in_age('.items', type='array', prefixItems=[STRING], items=True),
+    in_age('.items', type='array', items=False, minItems=1),
+    in_age('', type='array', maxItems=1),
+    in_age('.additionalProperties', **OBJECT, additionalProperties='no'),
     in_age('.allOf', allOf=[STRING, STRING]),
     in_age('.oneOf', oneOf=[STRING, STRING]),
     in_age('.type', anyOf=[STRING], type='string'),
@@ -476,19 +509,20 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
         }
         | {'0': STRING},
       },
-      '$.$defs.',
+      '$.$defs.14',
     ),
     (
       functools.reduce(
         lambda inner, _: {'type': 'array', 'items': inner}, range(70), STRING
       ),
-      '.items.items',
+      '$' + 64 * '.items',
     ),
-    ('{"type": ', '$: it is no JSON'),
-    ({'const': object}, '$: it is no JSON'),
-    ('{"const": NaN}', '$: it is no JSON'),
-    ('{"enum": [1, -Infinity]}', '$: it is no JSON'),
-    ('[' * 100_000, '$: it is no JSON'),
+    ('{"type": ', '$'),
+    ({'const': object}, '$'),
+    ('{"const": NaN}', '$'),
+    ('{"enum": [1, -Infinity]}', '$'),
+    ('{"const": 1e999}', '$.const'),
+    ('[' * 100_000, '$'),
     ('"string"', '$'),
     in_age('.pattern', type='string', pattern='[--c-e]'),
     in_age('.pattern', type='string', pattern='[a[b]'),
@@ -500,22 +534,87 @@ OBJECT = {'type': 'object', 'properties': {'a': STRING}}
   ],
 )
 def test_a_schema_is_refused_with_its_field(schema, path):
-  with pytest.raises(ValueError, match=re.escape(path)) as refused:
+  with pytest.raises(ValueError, match=r'^JSON schema, ') as refused:
     schemas.to_regex(schema)
-  assert str(refused.value).startswith('JSON schema, ')
-  assert '\n' not in str(refused.value)
+  said = str(refused.value).removeprefix('JSON schema, ')
+  assert said.partition(': ')[0] == path
+  assert '\n' not in said
 
 
-def test_the_largest_schemas_that_are_taken(monkeypatch):
-  _, pattern = schemas.to_regex({'type': 'integer', 'minimum': 10**18 - 1})
-  assert re.fullmatch(pattern, '9' * 18)
-  assert not re.fullmatch(pattern, '9' * 17 + '8')
-  _, pattern = schemas.to_regex({'type': 'boolean'})
-  monkeypatch.setattr(schemas, '_LONGEST', len(pattern))
-  schemas.to_regex({'type': 'boolean'})
-  monkeypatch.setattr(schemas, '_LONGEST', len(pattern) - 1)
-  with pytest.raises(ValueError, match='too large'):
-    schemas.to_regex({'type': 'boolean'})
+NULL = {'type': 'null'}
+
+
+def nested(levels):
+  return {'anyOf': [nested(levels - 1)]} if levels > 1 else NULL
+
+
+@pytest.mark.parametrize(
+  ('taken', 'refused'),
+  [
+    ({'const': 'a' * 999_994}, {'const': 'a' * 999_995}),
+    (nested(64), nested(65)),
+    # Levels, not nodes.
+    tuple({'anyOf': [NULL] * 70 + [nested(n)]} for n in (63, 64)),
+    (STRING | {'maxLength': 10**6}, STRING | {'minLength': 10**6 + 1}),
+  ],
+)
+def test_the_largest_schemas_that_are_taken(taken, refused):
+  schemas.to_regex(taken)
+  with pytest.raises(ValueError, match=r'^JSON schema, \$'):
+    schemas.to_regex(refused)
+
+
+@pytest.mark.parametrize(
+  ('schema', 'texts', 'others'),
+  [
+    ({'type': 'integer', 'minimum': 10**18 - 1}, ['9' * 18], ['9' * 17 + '8']),
+    (
+      {'type': 'integer', 'minimum': 2, 'exclusiveMinimum': 2}
+      | {'maximum': 9.0, 'exclusiveMaximum': 9}, ['3', '8'], ['2', '9'],
+    ),
+    ({'const': 'é\u2028'}, ['"é\u2028"'], ['"\\u00e9\\u2028"']),
+    ({'type': ['number', 'integer']}, ['1.5'], ['"1"']),
+    ({'type': ['number', 'string'], 'maxLength': 1}, ['1.5', '"a"'], ['"ab"']),
+    ({'type': ['string', 'integer'], 'enum': ['a', 3]}, ['"a"', '3'], ['"b"']),
+    ({'type': 'boolean', 'enum': [True]}, ['true'], ['false']),
+    ({'type': 'array', 'maxItems': 0}, ['[]', '[ ]'], ['[1]']),
+    ({'type': 'array', 'items': False}, ['[]'], ['[1]']),
+    ({'type': 'array', 'items': NULL, 'maxItems': 1}, ['[]', '[null]'], []),
+    (
+      {'type': 'array', 'prefixItems': [NULL], 'minItems': 1, 'maxItems': 1}
+      | {'uniqueItems': False}, ['[null]'], ['[]', '[null,null]'],
+    ),
+    ({'type': 'object', 'additionalProperties': False}, ['{}', '{ }'], []),
+    (
+      {'type': 'object', 'properties': {'a': NULL}, 'required': ['a']}
+      | {'minProperties': 1, 'maxProperties': 1}, ['{"a":null}'], ['{}'],
+    ),
+    ({'$schema': 'x', '$id': 'y', 'title': 'z', **NULL}, ['null'], ['1']),
+    *(
+      ({'type': 'string', 'pattern': pattern}, texts, others)
+      for pattern, texts, others in (
+        (r'^a b\$$', ['"a b$"'], ['"a b"']),
+        (r'\d\w', ['"1_"'], ['"٣a"', '"1é"', '"a1"']),
+        (r'[\d.]+[*+]', ['"1.+"'], ['"d*"']),
+        (r'\x41\u0042', ['"AB"'], ['"x41u0042"']),
+        ('[(]a', ['"(a"'], ['"?a"', '":a"']),
+        ('a-[&|~-]-', ['"a-~-"'], ['"a--"']),
+      )
+    ),
+  ],
+)  # fmt: skip
+def test_what_a_schema_allows(schema, texts, others):
+  _, pattern = schemas.to_regex(schema)
+  assert all(re.fullmatch(pattern, text) for text in texts)
+  assert not any(re.fullmatch(pattern, text) for text in others)
+
+
+def test_a_schema_is_called_as_its_title():
+  for title, name in (('A', "'A'"), (3, repr('{"title": 3, "type": "null"}'))):
+    what, _ = schemas.to_regex({'title': title, **NULL})
+    assert what == f'JSON schema {name}'
+  assert bytewise.shown('x' * 60) == repr('x' * 60)
+  assert bytewise.shown('x' * 61) == repr(f'{"x" * 57}...')
 
 
 @pytest.mark.parametrize(
@@ -527,6 +626,7 @@ def test_the_largest_schemas_that_are_taken(monkeypatch):
     ('\\ba', 'word boundary'),
     ('(?x)a b', 'the flag x'),
     ('a(', "a '(' without its ')'"),
+    *((x, "has '^', an anchor") for x in ('a]^', '[a]^', '[]a]^')),
     ('a)|(b', "a ')' without its '('"),
     ('a{,2}', 'write {0,n} for {,n}'),
     ('[a', 'is no regex as outlines-core reads it'),
@@ -541,14 +641,20 @@ def test_a_regex_is_refused_with_a_remedy(pattern, says):
   assert '\n' not in str(refused.value)
 
 
-def test_a_regex_that_takes_all_memory_or_long_is_refused():
+def test_a_regex_that_takes_all_memory_or_long_is_refused(monkeypatch):
   pattern = '(((a{30}){30}){30}){30}'
   with pytest.raises(
     ValueError, match='GiB to compile: bound its repeats lower'
   ):
     bytewise.build('it', pattern, memory=200 << 20, seconds=20)
+  held = []  # What is done at the end of the program.
+  ends = types.SimpleNamespace(register=held.append, unregister=held.remove)
+  monkeypatch.setattr(bytewise, 'atexit', ends)
   with pytest.raises(ValueError, match=r'more than 0\.5 s to compile: bound'):
     bytewise.build('it', pattern, seconds=0.5)
+  assert not held
+  with pytest.raises(ValueError, match=r'more than 0\.001 s to compile'):
+    compiling.from_regex('it', 'a', SMALL, seconds=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -556,16 +662,27 @@ def test_a_regex_that_takes_all_memory_or_long_is_refused():
   [
     (1, b'Traceback\nMemoryError\n', 'takes more than 2 GiB'),
     (1, b'', 'takes more than 2 GiB'),
-    (-9, b'a warning', 'takes more than 2 GiB'),
-    (1, b'Traceback\nKeyError: 3\n', 'outlines-core failed on it: KeyError: 3'),
+    (-9, b'a warning \xff', 'takes more than 2 GiB'),
+    (1, b'a\nb\nKeyError: 3\n', 'outlines-core failed on it: KeyError: 3'),
   ],
 )
 def test_what_compiling_died_of_is_told(monkeypatch, code, told, says):
   """A process that the system ended has said nothing, or something else."""
   died = subprocess.CompletedProcess([], code, b'', told)
-  monkeypatch.setattr(bytewise, '_run', lambda *_: died)
+
+  def run(job, seconds):
+    assert (job['memory'], seconds) == (2 << 30, 60)
+    return died
+
+  monkeypatch.setattr(bytewise, '_run', run)
   with pytest.raises(ValueError, match=f'^(it )?{says}'):
-    bytewise.build('it', 'a', memory=2 << 30)
+    bytewise.build('it', 'a')
+
+
+def test_what_outlines_core_says_is_told_in_other_words():
+  errors = 'too big', 'exceeded', 'a limit', 'x', 'no transitions'
+  found = [bytewise._said('it', error) for error in errors]
+  assert [found.index(x) for x in found] == [0, 0, 0, 3, 4]
 
 
 def test_a_vocabulary_without_text_spells_the_empty_text_alone():
@@ -577,12 +694,20 @@ def test_a_vocabulary_without_text_spells_the_empty_text_alone():
 
 
 def test_a_table_that_is_large_is_refused(monkeypatch):
-  monkeypatch.setattr(compiling, 'MOST_STATES', 300)
-  with pytest.raises(ValueError, match=r'302 states and 3 .* lengths .* lower'):
-    compiling.from_regex('it', 'a{300}', SMALL)
-  monkeypatch.setattr(compiling, 'MOST_BYTES', 500)
-  with pytest.raises(ValueError, match=r'102 states .* MB are the most'):
-    compiling.from_regex('it', 'a{100}', SMALL)
+  for name, size in (('MOST_STATES', 102), ('MOST_BYTES', 2 * 102 * 3)):
+    with monkeypatch.context() as patch:
+      patch.setattr(compiling, name, size)
+      compiling.from_regex('it', 'a{100}', SMALL)
+      patch.setattr(compiling, name, size - 1)
+      with pytest.raises(ValueError, match=r'102 states and 3 .* repeats low'):
+        compiling.from_regex('it', 'a{100}', SMALL)
+  # Five ways through 11 states, in two bytes; a quarter of the memory.
+  three = Tokens(4, {0: b'a', 1: b'aa', 2: b'aaa'}, ends=(3,))
+  monkeypatch.setattr(bytewise, 'MEMORY', 4 * 5 * 11 * 2)
+  compiling.from_regex('it', 'a{9}', three)
+  monkeypatch.setattr(bytewise, 'MEMORY', 4 * 5 * 11 * 2 - 1)
+  with pytest.raises(ValueError, match=r'it makes 11 states .* too many ways'):
+    compiling.from_regex('it', 'a{9}', three)
 
 
 @pytest.mark.parametrize('ends', [(), (9,), (-1,)])

@@ -37,8 +37,8 @@ _FIELDS = r"""run tiny.py:
   max_new_tokens 0 10000000000
   dtype half float64
   exact bit
-  target.dtype int8
-  draft.dtype int8
+  target.dtype int8 float64
+  draft.dtype int8 float64
   seed -1 4294967296 1180591620717411303424
   results {}/one.json {}/one.json/deeper {}/full {}/other/rows {}/config/rows
   results /proc/nowhere
@@ -88,6 +88,7 @@ _FIELDS = r"""run tiny.py:
   max_new_tokens=2 => gamma of the drafter draft is 2
   batch=3 mesh.data=2 => batch is 3
   batches=(2,3) mesh.data=2 => batches has 3
+  batches=(1,2) batch=2 => batches is (1, 2) and batch is 2
   batches=(1,3) => batches: 3 is more than the 2 prompts of code: raise prompts
   rounds=True => rounds is true, but weights are floats
   weights=int8 mesh.data=2 batch=2 => weights is int8, but a mesh
@@ -101,6 +102,7 @@ _FIELDS = r"""run tiny.py:
   sampling.json_schema /nowhere.json
   sampling.regex=a sampling.json_schema=x => are both given: choose one
   sampling.regex=( => without its
+  sampling.regex=a verifiers=simulated:0.5 => simulated accepts whatever
   sampling.regex=a{40} => shortest text that sampling.regex allows has 41
   sampling.regex=a sampling.min_new_tokens=2 => sampling.forbidden and min
   max_new_tokens=None sampling.min_new_tokens=200 => but max_new_tokens is 128
