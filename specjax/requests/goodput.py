@@ -230,7 +230,7 @@ class Goodput:
       self.drafters[length] = (
         made if length else mixed_lengths.without_drafts(made)
       )
-    for length in self.lengths if table else ():
+    for length in self.lengths:
       if table is not None and length not in table.seconds:
         raise ValueError(
           f'table has no costs of length {length}: measure it with the same '
@@ -266,7 +266,7 @@ class Goodput:
     rates = self._accepted / self._tried
     # A place that was hardly seen is like the one before it.
     for k in range(1, len(rates)):
-      seen = min(1.0, max(0.0, self._tried[k] / weight - 1))
+      seen = min(1.0, self._tried[k] / weight - 1)
       rates[k] = seen * rates[k] + (1 - seen) * rates[k - 1]
     return rates
 
@@ -414,9 +414,6 @@ class Goodput:
       self.table = measure(ways, state)
     none = generate.stop_when(0, len(state.done))
     none = sharding.numbers(spec.target.placement, none)
-    for length in self.lengths:
+    for length in self.lengths:  # The longest comes last, and is not behind.
       state, _ = self._steps(params, state, none, spec, length)
-    if 0 in self.lengths:
-      state = mixed_lengths.read_again(params, state, spec=spec)
-    self._behind = False
-    return sharding.laid(spec.target, state)
+    return state

@@ -331,7 +331,7 @@ class Server(uvicorn.Server):
 class _Impatient(H11Protocol):
   """Drops clients that send half a request, or leave an answer unread."""
 
-  patience = 60.0
+  patience: float
   _coming: asyncio.TimerHandle | None = None
   _unread: asyncio.TimerHandle | None = None
 
@@ -372,7 +372,7 @@ def server(
   service: Service,
   grace: float,
   ready: Callable[[], None],
-  patience: float = 60.0,
+  patience: float,
 ) -> Server:
   """The server of an application of `make`.
 

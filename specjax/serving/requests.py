@@ -182,13 +182,13 @@ def _content(name: str, value: Any) -> str:
   """The text of a message: one text, or parts of kind `text`."""
   if not isinstance(value, list):
     return _text(name, value)
-  texts, what = [], 'must be a text, or parts of type text'
+  text, what = '', 'must be a text, or parts of type text'
   for part in value:
     if not isinstance(part, dict) or part.get('type') != 'text':
       raise _wrong(name, what)
     part = _object(name, part, ('type', 'text'), what)
-    texts.append(_text(name, part.get('text')))
-  return ''.join(texts)
+    text += _text(name, part.get('text'))
+  return text
 
 
 def _messages(value: Any) -> list[dict[str, str]]:

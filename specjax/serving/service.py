@@ -113,7 +113,6 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
       api.Request(
         gamma=gamma,
         new_tokens=min(plan.max_new_tokens, length - 1),
-        temperature=1.0,
         rule=pair.rule,
         logprobs=x.logprobs,
         slots=slots,
@@ -124,7 +123,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     kinds = request_sampling.of(
       made.spec, *names, constraint=tuple(x.constraint)
     )
-    values = kinds.values(1.0, **given)
+    values = kinds.values(**given)
   limits = Limits(
     model,
     config.vocab_size,
@@ -162,7 +161,7 @@ def open_pools(x: Serving, pair: Pair, model: str) -> Opened:
     return open_one(params, spec, rows, values=values)
 
   if x.predictions:
-    values_of_copies = opened.predicting.values(1.0, **given)
+    values_of_copies = opened.predicting.values(**given)
     drafter = ngram.make(x.prediction_gamma)
     copying = open_without_draft(drafter, x.predictions, values_of_copies)
     opened = opened._replace(copying=copying)
@@ -261,7 +260,7 @@ class Run:
 class Service:
   """Answers requests; it belongs to one event loop."""
 
-  def __init__(self, opened: Opened, steps: int = 4):
+  def __init__(self, opened: Opened, steps: int):
     """Takes pools, and the steps of a turn."""
     self._opened, self.limits = opened, opened.limits
     pools, target = opened.pools, opened.pair.target
@@ -385,9 +384,7 @@ class Service:
     try:
       return await task
     except asyncio.CancelledError:
-      task.cancel()
-      if self.draining:
-        self.check()
+      self.check()  # Where the service ends no client has left.
       raise
     finally:
       self._compiling.discard(task)

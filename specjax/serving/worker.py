@@ -185,7 +185,7 @@ class Text:
 class Worker:
   """Decodes texts in the rows of pools until it is closed."""
 
-  def __init__(self, pools: Sequence[Pool], counters: Counters, steps: int = 4):
+  def __init__(self, pools: Sequence[Pool], counters: Counters, steps: int):
     """Takes pools, which nobody else may call from now on.
 
     Args:
@@ -197,7 +197,6 @@ class Worker:
     self.failure: Exception | None = None
     # Called in the thread of the worker where a turn ends in an error.
     self.failed: Callable[[], Any] = lambda: None
-    self.turns = 0
     self._counters, self._steps = counters, steps
     self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     self._texts: dict[_Key, Text] = {}
@@ -258,15 +257,12 @@ class Worker:
   def _take(self) -> None:
     """Does what is asked; waits where there is nothing else to do."""
     if not self._texts:
-      self._show()
       self._calls.get()()
     self._obey()
 
   def _turn(self) -> None:
     # Who waits is given a row as soon as one is free: then a turn ends.
     watched = any(x.watched for x in self._texts.values())
-    if self._texts:
-      self.turns += 1
     for place, held in enumerate(self.pools):
       for one in held.turn(1 if watched else self._steps):
         self._tell((place, one.id), one)

@@ -17,7 +17,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from specjax.errors import UserError
 from specjax.serving import app as serving_app
+from specjax.serving.requests import Limits, Refused
 from specjax.serving.service import Service
 from specjax.serving.worker import Counters
 from tests.support import processes
@@ -64,7 +66,8 @@ class Answers:
 
 @contextlib.contextmanager
 def listens(app, patience=PATIENCE):
-  service = types.SimpleNamespace(draining=False, abort=lambda: None)
+  aborted = threading.Event()
+  service = types.SimpleNamespace(draining=False, abort=aborted.set)
   made, ready = serving_app.listen('127.0.0.1', 0), threading.Event()
   server = serving_app.server(app.app, service, 0.0, ready.set, patience)
   thread = threading.Thread(target=server.run, args=([made],))
@@ -76,6 +79,8 @@ def listens(app, patience=PATIENCE):
     server.should_exit = True
     thread.join(30)
     assert not thread.is_alive()
+  assert service.draining
+  assert aborted.is_set()
 
 
 @pytest.mark.parametrize('half', HALF)
@@ -143,19 +148,67 @@ STATUS = {  # with the key, and without it
 }
 
 
+def stand_in(**changes):
+  """A service that answers nothing."""
+  given = {'limits': Limits('tiny', 9, 9, False, 1, 1, 1, ()), 'described': {}}
+  given |= {'check': lambda: None, 'counters': Counters('tiny', 2)}
+  return types.SimpleNamespace(**given | changes)
+
+
 @pytest.mark.parametrize(('headers', 'known'), GIVEN)
 def test_all_that_is_of_the_model_needs_the_key(headers, known):
-  service = types.SimpleNamespace(
-    limits=types.SimpleNamespace(model='tiny', length=9), described={},
-    check=lambda: None, counters=Counters('tiny', 2),
-  )  # fmt: skip
-  made = serving_app.make(service, 'a key')
+  made = serving_app.make(stand_in(), 'a key')
   client, found = TestClient(made, headers=headers), {}
   for route in made.routes:
     method = 'POST' if 'POST' in route.methods else 'GET'
     path = route.path.replace('{name:path}', 'tiny')
     found[route.path] = client.request(method, path).status_code
   assert found == {path: status[not known] for path, status in STATUS.items()}
+
+
+def test_whoever_asks_for_what_there_is_not_is_told_so():
+  closed = []
+  service = stand_in(close=lambda: closed.append(True))
+  with TestClient(serving_app.make(service)) as client:
+    paths = {'models': 200, 'models/other': 404, 'nothing': 404}
+    paths |= dict.fromkeys(
+      ['completions', 'chat/completions', 'responses'], 405
+    )
+    for path, status in paths.items():
+      assert client.get(f'/v1/{path}').status_code == status
+    for path, param in (('', 'prompt'), ('chat/', 'messages')):
+      sent = client.post(f'/v1/{path}completions', content=b'{}')
+      assert sent.json()['error']['param'] == param
+    for size, status in ((2**20, 400), (2**20 + 1, 413)):
+      sent = client.post('/v1/completions', content=b' ' * size)
+      assert sent.status_code == status
+    shown = client.get('/metrics')
+    assert shown.headers['Content-Type'].startswith('text/plain')
+    name = 'specjax:request_refused_total{model_name="tiny",status="405"} 3.0'
+    assert name in shown.text.splitlines()
+  assert closed == [True]
+
+
+@pytest.mark.parametrize(
+  ('status', 'names'),
+  [(400, []), (413, ['Connection']), (429, ['Retry-After'])],
+)
+def test_refusals_have_the_headers_of_their_status(status, names):
+  def check():
+    raise Refused('no', status=status)
+
+  sent = TestClient(serving_app.make(stand_in(check=check))).get('/health')
+  assert sent.status_code == status
+  assert [
+    x for x in ('Connection', 'Retry-After') if x in sent.headers
+  ] == names
+
+
+def test_nobody_on_the_way_keeps_a_stream():
+  made = serving_app._Stream(None, iter(()))
+  assert made.headers['Content-Type'].startswith('text/event-stream')
+  assert made.headers['Cache-Control'] == 'no-cache'
+  assert made.headers['X-Accel-Buffering'] == 'no'
 
 
 PROGRAM = '''
@@ -194,7 +247,11 @@ def test_compiling_ends_with_the_program(tmp_path):
 def test_signals_do_nothing_inside_and_the_same_as_before_behind():
   kinds = signal.SIGINT, signal.SIGTERM
   before = [signal.getsignal(kind) for kind in kinds]
-  with serving_app.quiet_signals():
+  one, other = socket.socketpair()
+  other.setblocking(False)
+  signal.set_wakeup_fd(other.fileno())
+  with one, other, serving_app.quiet_signals():
+    assert signal.set_wakeup_fd(-1) == -1
     for kind in kinds:
       signal.raise_signal(kind)
   assert [signal.getsignal(kind) for kind in kinds] == before
@@ -214,6 +271,11 @@ def test_work_for_a_client_that_left_is_cancelled():
     assert await serving_app._unless_gone(request, wait()) is None
     await asyncio.wait([work], timeout=1)
     assert work.cancelled()
+    # Nor does anybody wait for one whose answer is there.
+    work, request.receive = asyncio.create_task(asyncio.Event().wait()), wait
+    found = await serving_app._unless_gone(request, asyncio.sleep(0, 'it'))
+    await asyncio.wait([work], timeout=1)
+    assert (found, work.cancelled()) == ('it', True)
 
   asyncio.run(ask())
 
@@ -225,14 +287,13 @@ def test_work_for_a_client_that_left_is_cancelled():
 def test_a_service_that_takes_no_requests_is_not_healthy(
   failure, draining, status
 ):
-  service = types.SimpleNamespace(
-    limits=types.SimpleNamespace(model='tiny', length=9), described={},
-    counters=Counters('tiny', 2), draining=draining,
-    worker=types.SimpleNamespace(failure=failure),
-  )  # fmt: skip
+  worker = types.SimpleNamespace(failure=failure)
+  service = stand_in(draining=draining, worker=worker)
   service.check = functools.partial(Service.check, service)
   client = TestClient(serving_app.make(service))
   assert client.get('/health').status_code == status
+  sent = client.post('/v1/completions', content=b'{')
+  assert sent.status_code == (400 if status == 200 else 503)
 
 
 @pytest.mark.parametrize(
@@ -247,9 +308,15 @@ def test_the_address_of_a_host(host, shown):
   with serving_app.listen(host, 0) as made:
     port = made.getsockname()[1]
     assert serving_app.address(made) == f'http://{shown}:{port}/v1'
+    assert made.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    socket.create_connection((host, port), 9).close()
+    with pytest.raises(UserError) as error:
+      serving_app.listen(host, port)
+    assert error.traceback[-1].frame.f_locals['made'].fileno() == -1
 
 
 @pytest.mark.parametrize('grace', [0.0, 8.0])
 def test_errors_have_time_to_be_sent_behind_the_last_answer(grace):
-  made = serving_app.server(Starlette(), Answers(), grace, lambda: None)
-  assert made.config.timeout_graceful_shutdown > grace
+  made = serving_app.server(Starlette(), Answers(), grace, lambda: None, 60.0)
+  assert made.config.timeout_graceful_shutdown == grace + 2
+  assert (made.config.log_level, made.config.access_log) == ('warning', False)

@@ -69,6 +69,7 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
 ):
   made, stream = answer(texts, chat, prediction, usage=True), []
   stream += made.begin()
+  assert len(stream) == (len(texts) if chat else 0)
   for place, piece in pieces_of(texts, data.draw):
     made.add(place, piece)
     stream += made.part(place, piece)
@@ -78,6 +79,13 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
   ends = [finish for _, finish, _ in texts]
   assert [one['index'] for one in body['choices']] == [*range(len(texts))]
   assert [one['finish_reason'] for one in body['choices']] == ends
+  assert {one['logprobs'] for one in body['choices']} == {None}
+  head = {'created': 7, 'model': 'it', 'seed': 3}
+  head['id'] = 'chatcmpl-name' if chat else 'cmpl-name'
+  kinds = ['text_completion'] * 2
+  if chat:
+    kinds = ['chat.completion', 'chat.completion.chunk']
+  assert body.items() >= (head | {'object': kinds[0]}).items()
   told = [
     one['message']['content'] if chat else one['text']
     for one in body['choices']
@@ -118,6 +126,7 @@ def test_an_answer_is_its_pieces_and_counts_them_all(
   origins = [[] for _ in texts]
   for part in parts:
     assert part['usage'] is None
+    assert part.items() >= (head | {'object': kinds[1]}).items()
     (one,) = part['choices']
     place = one['index']
     assert reasons[place] is None  # Nothing follows the reason of an end.

@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import threading
+import types
 
 import pytest
 
@@ -72,11 +73,13 @@ def test_what_is_left_out_is_as_clients_expect_it():
     'top_p': 1, 'min_p': 0, 'top_k': -1, 'presence_penalty': 0.0,
     'frequency_penalty': 0, 'repetition_penalty': 1.0, 'logit_bias': {},
     'tools': [], 'logprobs': False, 'echo': False, 'best_of': 1, 'suffix': '',
+    'store': False, 'n': 1, 'min_tokens': 0,
     'response_format': {'type': 'text'},
   }  # fmt: skip
   # Where a stage is served they are kept: its default may be another one.
   values = {'temperature': 1.0, 'top_p': 1, 'top_k': 0}
   assert completion(**neutral) == requests.Asked(False, ['a'], values)
+  assert completion(LIMITS._replace(stages=()), **neutral) == asked
   # A prompt is a text or token ids, or a list of these.
   for prompt in ('a', ['a', 'b'], [1, 2], [[1], [2, 3]]):
     wanted = [prompt] if prompt in ('a', [1, 2]) else prompt
@@ -84,12 +87,14 @@ def test_what_is_left_out_is_as_clients_expect_it():
 
 
 WRONG = {
-  'prompt': [3, [], [1, 'a'], [2048], [-1], [True], '\ud800', ['a'] * 10],
+  'prompt': [
+    *(3, [], [1, 'a'], [[1], 2], [2048], [-1], [True], '\ud800', ['a'] * 10)
+  ],
   'model': ['gpt', 3],
   'n': [4, 0, True, 1.5],
   'max_tokens': [0, '5'],
   'max_completion_tokens': [5],
-  'temperature': ['hot', 10**40],
+  'temperature': ['hot', True, 10**40, 1.5e37, -1.5e37],
   'top_p': [[1]],
   'min_p': [0.1],
   'min_tokens': [3],
@@ -100,7 +105,7 @@ WRONG = {
     [3],
   ],
   'seed': [1.0, -1, 2**32],
-  'stop': ['', [3], ['a'] * 17],
+  'stop': ['', [3], ['a'] * 17, 'a' * 1001],
   'stream': [1],
   'stream_options': [{}, 3],
   'logprobs': [6, True],
@@ -109,15 +114,23 @@ WRONG = {
   'plain': [1, 'yes', True],
   'origins': [1, 'yes'],
   'suffix': ['b'],
-  'echo': [True],
+  'echo': [True, 0],
   'best_of': [2],
+  'store': [True],
   'tools': [[{}]],
   'messages': [[]],
   'foo': [1],
 }
 JSON = {'type': 'json_schema'}
 INSIDE = (
+  ({'user': 'me', 'foo': 1}, 'foo'),
   ({'stream': True, 'stream_options': {'a': 1}}, 'stream_options.a'),
+  (
+    {'stream': True, 'stream_options': {'include_obfuscation': True}},
+    'stream_options.include_obfuscation',
+  ),
+  ({'response_format': {'type': 'text', 'a': 1}}, 'response_format.a'),
+  ({'response_format': FORMAT | {'strict': True}}, 'response_format.strict'),
   ({'response_format': 'json'}, 'response_format.type'),
   ({'response_format': JSON}, 'response_format.json_schema'),
   (
@@ -134,7 +147,11 @@ MESSAGES = (
   (['hi'], 'messages[0]'),
   ([{'role': 'tool', 'content': 'a'}], 'messages[0].role'),
   ([{'role': 'user'}], 'messages[0].content'),
-  ([USER | {'content': [{'type': 'image_url'}]}], 'messages[0].content'),
+  ([USER | {'content': ['a']}], 'messages[0].content'),
+  (
+    [USER | {'content': [{'type': 'image_url', 'text': 'a'}]}],
+    'messages[0].content',
+  ),
   ([USER | {'tool_calls': [1]}], 'messages[0].tool_calls'),
 )
 REFUSED = [
@@ -162,13 +179,45 @@ def test_fields_are_refused_by_their_name(sent, param):
     (b'{"prompt": ' + b'9' * 5000 + b'}', 'is no JSON'),
     (b'[' * 100_000, 'nested too deeply'),
     (b'[]', 'must be a JSON object'),
-    (b'{"prompt": "a", "prompt": "b"}', "has 'prompt' twice"),
+    (b'{"n": 1, "prompt": "a", "prompt": "b"}', "has 'prompt' twice"),
+    (b'{"%s": 1, "%s": 2}' % ((b'x' * 99,) * 2), f"has '{'x' * 60}' twice"),
     (b'{}', 'prompt is missing'),
   ],
 )
 def test_bodies_that_are_no_request(raw, says):
   with pytest.raises(Refused, match=says):
     requests.read(raw, False, LIMITS)
+
+
+@pytest.mark.parametrize(
+  ('given', 'field', 'value'),
+  [
+    ({'prompt': [0, 2047]}, 'prompts', [[0, 2047]]),
+    ({'prompt': ['a'] * 3, 'n': 3}, 'n', 3),
+    *(({'max_tokens': n}, 'new_tokens', n) for n in (1, 128)),
+    *(({'seed': n}, 'seed', n) for n in (0, 2**32 - 1)),
+    *(({'temperature': x}, 'values', {'temperature': x}) for x in (0, -1e37)),
+    ({'stop': ['a'] * 16}, 'stop', ('a',) * 16),
+    ({'stop': 'a' * 1000}, 'stop', ('a' * 1000,)),
+    ({'stream': True, 'stream_options': {}}, 'usage', False),
+    ({'response_format': {'type': 'json_object'}}, 'schema', requests.OBJECT),
+  ],
+)
+def test_the_least_and_the_most_are_taken(given, field, value):
+  assert getattr(completion(**given), field) == value
+
+
+def test_refusals_have_the_kind_of_their_status():
+  kinds = {
+    400: 'invalid_request_error', 401: 'authentication_error',
+    404: 'not_found_error', 413: 'invalid_request_error',
+    429: 'rate_limit_error', 499: 'invalid_request_error',
+    500: 'server_error', 503: 'server_error',
+  }  # fmt: skip
+  bodies = {status: Refused('a', status=status).body for status in kinds}
+  assert {k: x['error']['type'] for k, x in bodies.items()} == kinds
+  with refused('response_format'):
+    completion(LIMITS._replace(stages=()), response_format=FORMAT)
 
 
 def test_a_conversation_is_read():
@@ -198,6 +247,7 @@ def test_log_probabilities_are_asked_for_in_two_ways():
     assert completion(logprobs=count).logprobs == count
   for more, count in (({}, 0), ({'top_logprobs': 2}, 2)):
     assert chat('a', logprobs=True, **more).logprobs == count
+  assert chat('a', logprobs=False).logprobs is None
   for wrong, says in (
     ({'top_logprobs': 2}, 'needs logprobs to be true'),
     ({'logprobs': 2}, 'must be true or false'),
@@ -247,6 +297,17 @@ def test_prompts_must_leave_room(tokenizer, given, param, says):
     requests.encode(tokenizer, Prompts(), completion(**given), LIMITS)
 
 
+def test_prompts_of_all_the_room_are_taken(tokenizer):
+  for size, new, apart in ((127, None, False), (119, 9, False), (128, 9, True)):
+    asked = requests.Asked(False, [[7] * size], {}, new_tokens=new)
+    limits = LIMITS._replace(apart=apart, vocab_size=8)
+    assert requests.encode(tokenizer, Prompts(), asked, limits) == asked.prompts
+    with refused('prompt', 'does not know'):  # A template may have written it.
+      requests.encode(
+        tokenizer, Prompts(), asked._replace(prompts=[[3, 8]]), limits
+      )
+
+
 def test_any_object_nests_so_deep():
   """The regex is Python's, too."""
   made = re.compile(schemas.any_object(2))
@@ -254,6 +315,16 @@ def test_any_object_nests_so_deep():
     assert made.fullmatch(json.dumps(value))
   for text in ('[]', '3', '{"a": 1', '{"a": [[1]]}', '{a: 1}', '{"a": 1,}'):
     assert not made.fullmatch(text)
+
+
+def test_what_is_compiled_is_a_schema_or_any_object(monkeypatch):
+  for name in ('regex', 'json_schema'):
+    monkeypatch.setattr(schemas.constraints, name, lambda *given: given)
+  made = schemas.Compiled('it', 4, (3,))
+  whole = schemas.any_object(3), 'it', 4, (3,)
+  assert made._compile(requests.OBJECT) == whole
+  assert made._compile('{}') == ('{}', 'it', 4, (3,))
+  assert (made._thread.name, made._thread.daemon) == ('schemas', True)
 
 
 # What is compiled, and what is spelled
@@ -267,14 +338,22 @@ def spelled(tokenizer):
   return made
 
 
-def test_tokens_begin_where_their_characters_do(spelled):
+def test_tokens_begin_where_their_characters_do(spelled, tokenizer):
   offsets = replies.Offsets(spelled)
   assert [offsets.push(token) for token in (0, 1, 2, 3, 0)] == [0, 1, 1, 2, 3]
-  said = [(token, Logprob(-1.0, [(1, -0.5), (2, -0.75)])) for token in (0, 1)]
-  made = replies.of_completion(said, 2, spelled, replies.Offsets(spelled))
-  assert made['tokens'] == ['a', r'bytes:\xc3']
-  assert made['top_logprobs'][0] == {r'bytes:\xc3': -0.5, r'bytes:\xa9': -0.75}
-  assert made['text_offset'] == [0, 1]
+  top, half = [(1, -0.5), (2, -0.75)], {'token': r'bytes:\xc3', 'bytes': [0xC3]}
+  said = [(0, Logprob(-1.0, top)), (1, Logprob(-float('inf'), top))]
+  made = replies.of_completion(said, 1, spelled, replies.Offsets(spelled))
+  assert made == {
+    'tokens': ['a', half['token']],
+    'token_logprobs': [-1.0, -9999.0],
+    'top_logprobs': [{half['token']: -0.5}] * 2,
+    'text_offset': [0, 1],
+  }
+  last = replies.of_chat(said, 1, spelled)['content'][1]
+  top = [half | {'logprob': -0.5}]
+  assert last == half | {'logprob': -9999.0, 'top_logprobs': top}
+  assert replies.Spelled(tokenizer, 0).text_of(7) == tokenizer.decode([7])
 
 
 def test_schemas_that_nobody_waits_for_are_not_compiled(monkeypatch):
@@ -308,9 +387,13 @@ def test_schemas_that_nobody_waits_for_are_not_compiled(monkeypatch):
       'SECOND',
     ]
     assert await made.of('first') == 'FIRST'  # It was kept.
+    assert await made.of('gone 0') == 'GONE 0'
+    monkeypatch.setattr(schemas, '_KEPT', 2)  # Those that were asked for last.
+    for schema in ('gone 0', 'first', 'third', 'first', 'second'):
+      await made.of(schema)
 
   asyncio.run(clients())
-  assert begun == ['first', 'second']
+  assert begun == ['first', 'second', 'gone 0', 'third', 'second']
 
 
 def test_a_schema_that_is_refused_after_its_client_left_is_no_error(
@@ -388,11 +471,14 @@ def test_a_prediction_is_a_text_or_parts_of_one():
     completion(limits, plain=True, **given)
 
 
-def test_a_prediction_has_as_many_tokens_as_are_taken(tokenizer):
-  asked = requests.Asked(False, ['a'], {}, prediction='def f(x): return x')
-  ids = tokenizer.encode(asked.prediction, add_special_tokens=False)
-  most = LIMITS._replace(predicted=len(ids))
-  assert requests.encode_prediction(tokenizer, asked, most) == ids
-  less = most._replace(predicted=len(ids) - 1)
+def test_a_prediction_has_as_many_tokens_as_are_taken():
+  def encode(text, add_special_tokens=True):
+    return [0] * add_special_tokens + [*text.encode()]
+
+  tokenizer = types.SimpleNamespace(encode=encode)
+  asked = requests.Asked(False, ['a'], {}, prediction='abc')
+  most = LIMITS._replace(predicted=3)
+  assert requests.encode_prediction(tokenizer, asked, most) == [97, 98, 99]
+  less = most._replace(predicted=2)
   with refused('prediction'):
     requests.encode_prediction(tokenizer, asked, less)

@@ -202,20 +202,20 @@ def test_every_group_is_read_into_buffers_that_hold_any(monkeypatch):
   model = table.build(5, 512)
   config = dataclasses.replace(model.config, encoder=Encoder(1, start=2))
 
-  def read(*given, slots, source_slots, **options):
-    del given, options  # Unused.
-    raise _Read(slots, source_slots)
+  def read(params, prompts, *, slots, source_slots, **options):
+    del params, options  # Unused.
+    raise _Read(slots, source_slots, len(prompts))
 
   monkeypatch.setattr(generate, 'start', read)
   found = continuous.decode(
     None, [[1] * 3, [1] * 200, [1] * 3],
     spec=Spec(model._replace(config=config), plain.make(), verify.token),
     new_tokens=[1, 5, 300], key=generate.row_keys(0, range(3)),
-    values=sampling.make(3), rows=1,
+    values=sampling.make(3), rows=3,
   )  # fmt: skip
   with pytest.raises(_Read) as stopped:
     next(found)
-  assert stopped.value.args == (384, 256)
+  assert stopped.value.args == (384, 256, 2)
 
 
 # Programs

@@ -1,5 +1,6 @@
 """Draft lengths by load: the choice, the loop, and what it keeps."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -23,7 +24,7 @@ from specjax.requests import (
 )
 from specjax.requests.goodput import Goodput, Table
 from specjax.stats import fit_tests
-from specjax.types import LoadedDrafter, Params, Spec
+from specjax.types import Counts, LoadedDrafter, Params, Spec
 from tests.support import models
 
 TARGET, DRAFT, SLOTS = models.TARGET, models.DRAFT, 256
@@ -83,6 +84,7 @@ def test_rates_and_worth_by_hand():
   first, second = 0.68, 0.5 * 3.8 / 6 + 0.5 * 0.68
   np.testing.assert_allclose(policy.rates(), [first, second])
   assert policy.tau(2) == pytest.approx(1 + first + first * second)
+  assert policy.tau(1) == pytest.approx(1 + first)
   assert policy.worth(2, 9, 4) == pytest.approx(policy.tau(2) / (2 + 0.5 / 4))
   for steps in (0, 1):
     assert policy.worth(2, 9, steps) == pytest.approx(policy.tau(2) / 2.5)
@@ -100,6 +102,23 @@ def test_rates_and_worth_by_hand():
   again = 1.5 + 0.5 / 4 + 64 / (32 * 4)
   assert policy.worth(1, 9, 4) == pytest.approx(policy.tau(1) / again)
   assert policy.worth(0, 9, 4) == pytest.approx(1 / (1 + 0.5 / 4))
+  # What was tried once fades as fast, and what was seen enough stands alone.
+  policy.learn([1, 40], [1, 20])
+  tried, accepted = (
+    4 + 0.95 * (tried - 4) + 1,
+    2.8 + 0.95 * (accepted - 2.8) + 1,
+  )
+  rest = 0.995 * 0.95
+  own = (2.8 + rest + 20) / (4 + 2 * rest + 40)
+  np.testing.assert_allclose(policy.rates(), [accepted / tried, own])
+
+
+def test_typical_seconds_are_compared_within_their_turns():
+  """Two that take 2 and 2 in the median turn; each is slow once by itself."""
+  found = goodput.typical({'a': [1, 4, 100], 'b': [4, 1, 100]})
+  assert found == pytest.approx({'a': 2, 'b': 2})
+  found = goodput.typical({'a': [1, 2, 4], 'b': [4, 8, 16]})
+  assert found == pytest.approx({'a': 2, 'b': 8})
 
 
 def test_features_of_who_reads_the_text_alone_are_zeros():
@@ -159,13 +178,19 @@ def test_it_follows_a_change_of_acceptance_and_of_length():
   assert policy.choices[-1] == 0
 
 
-def test_a_try_of_the_longest_draft_is_one_chunk(monkeypatch):
+@pytest.mark.parametrize('best', [0, 1, 2])
+def test_a_try_of_the_longest_draft_is_one_chunk(best, monkeypatch):
   """After so many chunks without it; the choice stays."""
+  assert goodput.PROBE == 64
   monkeypatch.setattr(goodput, 'PROBE', 5)
-  costly = table({0: 1.0, 1: 9.0, 2: 9.0, 4: 9.0})
+  costly = table({n: 1.0 if n == best else 9.0 for n in LENGTHS})
   policy = Goodput(LOADED, LENGTHS, table=costly)
   found = [(choose(policy, 50), policy._trial) for _ in range(18)]
-  assert found == ([(0, False)] * 5 + [(4, True)]) * 3
+  assert found == ([(best, False)] * 5 + [(4, True)]) * 3
+  # What is replayed is no try, however long it was away.
+  policy = Goodput(LOADED, LENGTHS, table=costly, replay=[best] * 9)
+  found = [(choose(policy, 50), policy._trial) for _ in range(11)]
+  assert found == [(best, False)] * 9 + [(4, True), (best, False)]
   # Where the longest draft is the best one, it needs no try.
   policy = Goodput(LOADED, LENGTHS, table=FREE)
   found = [(choose(policy, 50), policy._trial) for _ in range(18)]
@@ -186,35 +211,61 @@ def test_a_choice_stays_for_four_chunks_and_unless_it_gains(monkeypatch):
   assert choose(policy, 50) == 1
 
 
-def test_the_table_tells_a_chunk_from_its_steps(monkeypatch):
-  clock = [0.0]
+@pytest.mark.parametrize('besides', [0.5, 100.0])
+def test_the_table_tells_a_chunk_from_its_steps(besides, monkeypatch):
+  """The device works while nobody waits; the first chunks are compiled."""
+  clock, works, asked, filled = [0.0], [0.0], collections.Counter(), []
+  fill = goodput._fill
+
+  def fill_slowly(*given):
+    works[0] += 1000
+    return fill(*given)
+
+  def block(tree):
+    clock[0] += works[0]
+    works[0] = 0.0
 
   def run(params, state, end, *, spec):
-    clock[0] += 0.5 + end.steps * (1 + spec.drafter.depth)
-    calls = state.counts.target_calls + end.steps
+    depth, steps = spec.drafter.depth, int(end.steps)
+    works[0] += besides + steps * (1 + depth)
+    works[0] += 0 if asked[depth, steps] else 500
+    asked[depth, steps] += 1
+    names = 'length', 'limit', 'start', 'done', 'finite'
+    filled.append([getattr(state, name) for name in names])
+    calls = state.counts.target_calls + np.array([steps, 1])
     return state._replace(counts=state.counts._replace(target_calls=calls)), ()
 
   def read_again(params, state, *, spec):
-    clock[0] += 7
+    works[0] += 7
     return state
 
+  monkeypatch.setattr(goodput, '_fill', fill_slowly)
+  monkeypatch.setattr(jax, 'block_until_ready', block)
   ticks = types.SimpleNamespace(perf_counter=lambda: clock[0])
   monkeypatch.setattr(goodput, 'time', ticks)
   monkeypatch.setattr(mixed_lengths, 'run', run)
   monkeypatch.setattr(mixed_lengths, 'read_again', read_again)
   two = [[1, 2]] * 2
   state = models.run(SPEC, params(), two, sampling.make(2), slots=SLOTS)
-  policy = Goodput(LOADED, LENGTHS)
-  policy.warm_up(params(), state, spec=SPEC)
-  made = policy.table
+  counts = state.counts._replace(target_calls=np.array([3, 5]))
+  state = state._replace(done=~state.done, finite=~state.finite, counts=counts)
+  policy, lengths = Goodput(LOADED, (0, 2, 4)), (0, 2, 4)
+  ways = {n: policy._way(params(), SPEC, n) for n in lengths}
+  made = goodput.measure(ways, state)
   # Of 256 slots ten steps of five tokens are left free.
   assert made.reach == (51, 103, 206)
-  places = len(made.reach)
-  assert made.seconds == {
-    n: pytest.approx((1.0 + n,) * places) for n in LENGTHS
-  }
-  assert made.begin == pytest.approx((0.5,) * places)
-  assert made.reading == pytest.approx((7.0,) * places)
+  begin = min(besides, 0.75 * (besides + 8))  # of eight steps, at most
+  for name, expected in (('begin', begin), ('reading', 7.0)):
+    assert getattr(made, name) == pytest.approx((expected,) * 3)
+  for n in lengths:
+    step = (besides + 8 * (1 + n) - begin) / 8
+    assert made.seconds[n] == pytest.approx((step,) * 3)
+  assert asked == {(n, steps): 3 * 11 for n in lengths for steps in (2, 8)}
+  for at, row in enumerate(zip(*filled, strict=True)):
+    allowed = ({51, 103, 206}, {256}, {1}, {False}, {True})[at]
+    assert {*np.ravel(jax.device_get(row)).tolist()} == allowed
+  short = state._replace(tokens=state.tokens[:, :54])
+  assert goodput.measure(ways, short).reach == (2, 4)
 
 
 def test_programs_of_a_length_are_made_once_for_a_spec_and_weights():
@@ -227,6 +278,14 @@ def test_programs_of_a_length_are_made_once_for_a_spec_and_weights():
   other = dataclasses.replace(SPEC, eos=(9,))
   assert policy._way(weights, other, 2)[1].eos == (9,)
   assert policy._way(params(), other, 2)[0] is not weights
+  whole = mixed_lengths.without_drafts(LOADED.make(4))
+  assert (whole.depth, whole.nodes) == (0, 0)
+  assert Goodput(LOADED, LENGTHS).drafters[0] is whole
+  own = Spec(DRAFT, lm.make(TARGET, 2), verify.token)
+  policy = Goodput(LOADED, LENGTHS, ways={2: (own, 'other weights')})
+  made = dataclasses.replace(SPEC, target=DRAFT, drafter=own.drafter)
+  assert policy._way(weights, SPEC, 2) == ('other weights', made)
+  assert policy._way(weights, SPEC, 4)[0] is weights
 
 
 @pytest.mark.parametrize(
@@ -247,6 +306,49 @@ def test_a_try_asks_for_sixteen_verdicts(live, steps, monkeypatch):
   )
   policy.advance(params(), state, 50, spec=SPEC)
   assert taken == [steps]
+
+
+@pytest.mark.parametrize('lengths', [LENGTHS, (1, 4)])
+def test_texts_are_read_again_where_drafts_return(lengths, monkeypatch):
+  """And the verdicts of a chunk are learnt of when the next one runs."""
+  seen, asked, found = [], [], np.array([4, 0, 0, 0])
+
+  def run(params, state, steps, *, spec):
+    seen.append((spec.drafter.depth, int(steps.steps)))
+    return state, (found, found)
+
+  def read_again(params, state, *, spec):
+    seen.append('read')
+    return state
+
+  def decide(longest, steps):
+    asked.append((longest, steps))
+    return lengths[-2]
+
+  monkeypatch.setattr(mixed_lengths, 'run', run)
+  monkeypatch.setattr(mixed_lengths, 'read_again', read_again)
+  monkeypatch.setattr(goodput.sharding, 'laid', lambda target, state: state)
+  monkeypatch.setattr(goodput, 'measure', lambda ways, state: FREE)
+  policy = Goodput(LOADED, lengths)
+  monkeypatch.setattr(policy, '_decide', decide)
+  state = types.SimpleNamespace(length=np.array([5, 9]))
+  for state.done in map(
+    np.array, ([False, True], [True, True], [False, False])
+  ):
+    policy.advance(None, state, 3, spec=SPEC)
+  assert asked == [(5, 3)] * 2 + [(9, 3)] * 2
+  first = [(n, 0) for n in lengths]
+  if 0 in lengths:
+    first.insert(1, 'read')
+  assert seen == first + [(lengths[-2], 3)] * 3
+  share = (2.8 + 4 + 0.95 * 4) / (4 + 4 + 0.95 * 4)
+  assert policy.rates()[0] == pytest.approx(share)
+  seen.clear()
+  for length in (0, 0, 1, 0, 4) if 0 in lengths else (1, 4):
+    steps = generate.stop_when(1, 2)
+    policy._steps(None, state, steps, SPEC, length)
+  depths = [x if x == 'read' else x[0] for x in seen]
+  assert depths == ([0, 0, 'read', 1, 0, 'read', 4] if 0 in lengths else [1, 4])
 
 
 # The loop.
@@ -473,7 +575,8 @@ COSTS = table({0: 1.0, 4: 1.5}, (8, 16))
   [
     (LOADED, (), {}, '^lengths must be whole numbers'),
     (LOADED, (0,), {}, '^lengths must be .* at least 1'),
-    (LOADED, (1.9, 2.5), {}, '^lengths must be whole numbers'),
+    (LOADED, (1, 2.5), {}, '^lengths must be whole numbers'),
+    (LOADED, (-1, 1), {}, '^lengths must be whole numbers'),
     (LOADED.make(2), LENGTHS, {}, '^drafter must be what a loader returns'),
     # Plain steps lose the features that a head reads.
     (HEAD, (0, 3), {}, '^lengths: 0 .* leave 0 out'),
@@ -488,7 +591,8 @@ def test_what_cannot_be_chosen_is_refused(drafter, lengths, more, message):
 
 
 @pytest.mark.parametrize(
-  ('tried', 'accepted'), [(1, 2), (1, np.nan), (np.nan, 0), (np.inf, 0)]
+  ('tried', 'accepted'),
+  [(1, 2), (1, -1), (1, np.nan), (np.nan, 0), (np.inf, 0)],
 )
 def test_counts_that_cannot_be_teach_nothing(tried, accepted):
   policy = Goodput(LOADED, LENGTHS, table=FREE)
@@ -503,6 +607,24 @@ def test_a_spec_of_another_length_is_refused():
   spec = Spec(TARGET, LOADED.make(2), verify.token, (10,))
   with pytest.raises(ValueError, match=r'drafter\.make\(4\)'):
     opened(policy, spec=spec)
+  assert opened(policy).live == 0
+  for drafter, lengths in ((LOADED, (1,)), (HEAD, (4,))):
+    assert Goodput(drafter, lengths).lengths == lengths
+
+
+def test_counts_of_a_shorter_draft_are_the_first_places():
+  jnp = jax.numpy
+  sizes = {'histogram': 5, 'tried': 4, 'accepted': 4}
+  arrays = {k: jnp.arange(2 * n).reshape(2, n) for k, n in sizes.items()}
+  whole = Counts(**dict.fromkeys(Counts._fields, jnp.zeros(2)) | arrays)
+  part = mixed_lengths._cut(whole, 2)
+  back = mixed_lengths._put_back(whole, jax.tree.map(lambda x: x + 1, part))
+  for name, size in sizes.items():
+    first = size - 2
+    old, cut, new = (np.array(getattr(x, name)) for x in (whole, part, back))
+    np.testing.assert_array_equal(cut, old[:, :first])
+    old[:, :first] += 1
+    np.testing.assert_array_equal(new, old)
 
 
 def test_a_text_has_the_costs_of_the_next_longer_one():

@@ -189,7 +189,14 @@ def test_tables_of_a_constraint_have_the_size_of_the_pool():
   kinds = request_sampling.Stages(beside, 4, (3,))
   given = {'constraint': tiny_models.LANGUAGE, 'min_new_tokens': 5}
   alone = sampling.make(1, **given, vocab_size=4, eos=(3,)).constraint
-  assert kinds.values(**given).constraint.least == alone.least == [6]
+  made = kinds.values(**given).constraint
+  assert made.least == alone.least == [6]
+  assert made.next.shape == (1, 256, 64)
+  one, other = (
+    request_sampling.Stages(('constraint',), 4, (3,), constraint=(states, 32))
+    for states in (64, 128)
+  )
+  assert pool._layout(one.values()) != pool._layout(other.values())
   with pytest.raises(ValueError, match='forbidden and min_new_tokens must'):
     kinds.values(**given, forbidden=(0,))
 
@@ -219,6 +226,42 @@ def test_texts_on_a_mesh_are_those_of_one_device(tmp_path):
     for mine, own in zip(x['logprobs'], one['logprobs'], strict=True):
       np.testing.assert_allclose(mine, own, atol=1e-6)
     assert x['compiled'] == []
+
+
+def test_values_by_default_change_nothing():
+  kinds = request_sampling.of(
+    SPEC, *{*request_sampling.NEUTRAL} - {'constraint'}
+  )
+  expected = {
+    'temperature': 0, 'top_k': 0, 'top_p': 1, 'min_p': 0, 'repetition': 1,
+    'presence': 0, 'frequency': 0, 'min_new_tokens': 0,
+  }  # fmt: skip
+  made = kinds.values()._asdict()
+  assert {name: float(made[name][0]) for name in expected} == expected
+  assert not made['forbidden'].any()
+
+
+@pytest.mark.parametrize(
+  ('group', 'rows', 'sizes'),
+  [(1, 3, [1]), (3, 3, [1, 2]), (4, 4, [1, 2, 4]), (4, 2, [1, 2])],
+)
+def test_groups_of_every_size_are_read_to_warm_up(
+  group, rows, sizes, monkeypatch
+):
+  held, read, steps = opened(group=group, rows=rows), [], []
+
+  def place(chosen, at):
+    read.append((len(chosen), chosen[0].slots, *at))
+
+  monkeypatch.setattr(held, '_place', place)
+  monkeypatch.setattr(held, '_advance', steps.append)
+  monkeypatch.setattr(pool, 'stop', lambda state, rows: rows)
+  held._state = 'a state'
+  held.warm_up()
+  found = [(n, slots, *range(n)) for n in sizes for slots in (64, 256)]
+  assert sorted(read) == found
+  assert held._state.tolist() == [True] * rows
+  assert steps == [0]
 
 
 def test_a_hundred_requests_compile_nothing(caplog):
@@ -265,6 +308,11 @@ def test_prompts_are_read_at_the_price_of_their_size(monkeypatch):
   models.finish(held)
   # A group is of one size, and nobody is overtaken.
   assert seen == [(2, 32), (1, 128), (1, 128), (1, None)]
+  seen.clear()
+  for size in (5, 33, 6):
+    held.submit(request(0, prompt=[1] * size, new_tokens=1))
+  models.finish(held)
+  assert seen == [(1, 32), (1, 128), (1, 32)]
 
 
 def test_requests_that_repeat_one_before_them_are_not_read(monkeypatch):
@@ -287,7 +335,17 @@ def test_requests_that_repeat_one_before_them_are_not_read(monkeypatch):
     (text,) = (held.submit(one), models.texts_of(held))[1].values()
     assert texts[number] == text
   assert len({tuple(texts[n]) for n in numbers[:3]}) == 3
+  # Nor is a group kept for one that repeats its first.
+  held = opened(group=2)
+  again = [held.submit(one) for one in (fewer, alike, fewer)]
+  found = models.texts_of(held)
+  assert [found[n] for n in again] == [texts[numbers[n]] for n in (3, 4, 3)]
   # What was kept for one that was cancelled is for no other.
+  held = opened(rows=1)
+  for one in (first, other):
+    held.submit(one)
+  held.turn()
+  assert held._kept is None
   held = opened(rows=1)
   _, gone, last = (held.submit(one) for one in (*samples[:2], other))
   held.turn()
@@ -337,6 +395,7 @@ def test_cancelling_frees_the_row_for_the_next():
   long, waits, short = (
     held.submit(request(0, new_tokens=size)) for size in (39, 39, 2)
   )
+  assert (long, waits, short) == (0, 1, 2)
   assert [one.id for one in held.turn()] == [long]
   assert (held.live, held.waiting) == (1, 2)
   assert held.cancel(long)
@@ -395,11 +454,19 @@ def test_mistakes_of_whoever_opens_a_pool_are_named():
   for changes, message in (
     ({'rows': 0}, 'rows must be a whole number'),
     ({'limit': 0}, 'limit must be a whole number'),
+    ({'values': 3}, 'values must be what specjax.sampling.make returns'),
+    ({'recording': Recording(logprobs=20)}, 'logprobs is 20'),
+    ({'reads': (0,)}, 'reads must be from 1 to the 256 slots'),
     ({'reads': (512,)}, 'reads must be from 1 to the 256 slots'),
     ({'reads': (32, 200)}, 'reads has 200, .* a block of 128 tok'),
   ):
     with pytest.raises(ValueError, match=message):
       opened(**changes)
+  assert opened(limit=1, reads=(1,)).reads == [1, 256]
+  assert opened().group == 1
+  with pytest.raises(ValueError, match='constraint must be integers of at le'):
+    request_sampling.of(SPEC, constraint=(0, 64))
+  assert request_sampling.of(SPEC, constraint=(1, 1)).constraint == (1, 1)
   for steps, bound in ((0, 'a whole number'), (2**31, '.* below 2147483648')):
     with pytest.raises(ValueError, match=f'steps must be {bound}'):
       opened().turn(steps)

@@ -39,6 +39,7 @@ def made(drafts=True, **changes):
                   **options)  # fmt: skip
 
 
+ENCODES = Target(SMALL._replace(encode=len), models.target_weights())
 arrays = operator.attrgetter(
   'tokens', 'length', 'ended', 'logprobs', 'raw_logprobs'
 )
@@ -110,7 +111,8 @@ def test_a_text_is_that_of_its_key_alone(drafts):
 def test_every_part_of_a_seed_makes_other_texts():
   rolled = made(samples=1)
   seeds = 5, 6, (5, 0), (5, 1), (5, 0, 0)
-  assert len({rolled(PROMPTS, seed).tokens.tobytes() for seed in seeds}) == 5
+  texts = {rolled(PROMPTS[:1], seed).tokens.tobytes() for seed in seeds}
+  assert len(texts) == 5
 
 
 def test_weights_of_other_updates_compile_nothing(caplog):
@@ -162,11 +164,20 @@ def test_a_rollout_by_default():
   assert (rolled.samples, rolled.new_tokens, rolled.width) == (8, 64, 73)
   given = rolled._pool.keywords
   assert (given['rows'], given['spec'].drafter.depth) == (16, 4)
+  assert given['recording'] == Recording(logprobs=0, sampled=True)
+  assert given['values'].temperature == [1]
+  assert Rollouts.__call__.__defaults__ == (0,)
+  rolled = made(longest_prompt=32, temperature=0.5)
+  assert rolled._pool.keywords['reads'] == [32]
 
 
 def test_windows_are_whole_texts_with_what_was_drawn_of_them():
   batch = made()(PROMPTS, 1)
   assert repr(batch).startswith('<4 prompts, 3 texts of each, tau ')
+  counts = {k: int(x.sum()) for k, x in batch.counts._asdict().items()}
+  assert batch.tau == pytest.approx(batch.length.sum() / counts['target_calls'])
+  share = counts['accepted'] / counts['drafted']
+  assert batch.acceptance_rate == pytest.approx(share)
   found = batch.windows()
   assert found['tokens'].shape == (12, 9 + NEW)
   for row in range(12):
@@ -179,6 +190,7 @@ def test_windows_are_whole_texts_with_what_was_drawn_of_them():
     assert tokens.tolist() == text + [0] * (len(tokens) - len(text))
     places = np.flatnonzero(counts)
     assert tokens[places + 1].tolist() == new
+    assert counts.sum() == size
     own = batch.logprobs[row // 3, row % 3, :size]
     np.testing.assert_array_equal(logprobs[places], own)
     assert not logprobs[counts == 0].any()
@@ -194,6 +206,9 @@ def test_windows_are_whole_texts_with_what_was_drawn_of_them():
     ('gamma', {'gamma': 0}),
     ('longest_prompt', {'longest_prompt': 501}),
     ('rule', {'rule': verify.lenience(0.5)}),
+    ('rule', {'rule': 3}),
+    ('eos', {'target': Target(SMALL, models.target_weights(), eos=(99,))}),
+    ('target has an encoder', {'target': ENCODES, 'draft': None}),
     ('topp', {'topp': 0.9}),
     ('top_p', {'top_p': 2.0}),
     ('target.eos', {'target': Target(SMALL, models.target_weights())}),

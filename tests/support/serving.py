@@ -128,7 +128,7 @@ def serve(folder, **changes):
     made.start()
     socket, ready = app.listen(x.host, 0), threading.Event()
     listens = app.make(made, KEY, x.body, x.allowed_origins)
-    server = app.server(listens, made, x.grace, ready.set)
+    server = app.server(listens, made, x.grace, ready.set, x.patience)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
     assert ready.wait(30)
