@@ -182,5 +182,5 @@ def test_sampling_has_no_hidden_cut(compared):
 
 def test_without_torch_the_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, 'torch', None)
-  with pytest.raises(ValueError, match=r'pip install -e \.\[parity\]'):
+  with pytest.raises(ValueError, match=r"pip install -e '\.\[parity\]'"):
     peers.libraries()
