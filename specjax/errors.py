@@ -56,7 +56,7 @@ def writing(field: str, path: str | os.PathLike) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-  """Returns the first line of what an error of other code says."""
+  """Returns the first line of the message of an error of other code."""
   return (str(error).strip() or repr(error)).splitlines()[0]
 
 

@@ -181,7 +181,7 @@ def _read_header(path: pathlib.Path) -> Header:
     )
   try:
     return read_header(path)
-  except ValueError as error:
+  except (OSError, ValueError) as error:
     raise CheckpointError(
       f'{path} is truncated or damaged ({error}); copy it again'
     ) from None

@@ -1,8 +1,8 @@
 """The header of a GGUF file: its keys, and where its tensors lie.
 
-A header is read in one pass, 150,000 tokens and as many merges in a third of a
-second. The reader of the package gguf takes eight times as long, since it makes
-arrays of every value, and it believes counts and lengths that do not fit.
+A header is read in one pass. The reader of the package gguf makes arrays of
+every value, which takes seconds for a vocabulary, and it believes counts and
+lengths that do not fit.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """

@@ -156,12 +156,12 @@ def _plan(directory, max_length=None, quantized=False) -> _Plan:
   )
 
 
-def _fit(directory, told_by, attributes, max_length, open_named) -> _Plan:
+def _fit(directory, told_by, attributes, max_length, open_all) -> _Plan:
   """Checks attributes, which errors name, and then the tensors."""
   with blame(f'{told_by}: ', CheckpointError):
     family, config = conversion.read_attributes(attributes, max_length)
     shapes = conversion.shape_params(config)
-  tensors = open_named()
+  tensors = open_all()
   family = family.of(tensors or ())
   untold = wrappers.is_wrapper(attributes) and wrappers.TIED not in attributes
   if tensors is not None and untold:  # Its default was another before.

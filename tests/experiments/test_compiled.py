@@ -512,7 +512,7 @@ def test_counts_grow_with_the_layers(monkeypatch):
 
 
 class Program:
-  """What is lowered; XLA dumps its thunks where a flag says it."""
+  """A lowered program, for which XLA dumps thunks where a flag says it."""
 
   def __init__(self, **dumps):
     self.dumps, self.options = dumps, {}

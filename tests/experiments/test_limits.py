@@ -354,7 +354,7 @@ def test_the_compiler_is_asked_where_widened_weights_may_not_fit(monkeypatch):
 
 @pytest.mark.parametrize('computing', [0, 50])
 def test_what_is_too_much_names_what_fits(monkeypatch, computing):
-  """A row takes ten bytes, and a tenth of what computing takes."""
+  """A row takes ten bytes, a tenth of the bytes that computing takes."""
 
   def predict(changed, described, tokens, prompts, compiles=True):
     assert not compiles

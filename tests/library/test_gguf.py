@@ -772,11 +772,21 @@ def _alignment(unit):
   'begin', [b'GGML\3\0\0\0', b'GGUF\0\0\0\3', b'GGUF\1\0\0\0']
 )
 def test_other_forms_are_refused(begin, tmp_path):
-  """Of another program, in the other order of bytes, and of version 1."""
+  """A file of another program, of the other byte order, and of version 1."""
   path = tmp_path / 'x.gguf'
   path.write_bytes(begin + bytes(64))
   with pytest.raises(ValueError, match='it begins with'):
     gguf_header.read_header(path)
+
+
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path, monkeypatch):
+  path, _ = made(tmp_path, 'llama')
+
+  def fail(*_):
+    raise PermissionError(13, 'Permission denied', str(path))
+
+  monkeypatch.setattr(gguf_files, 'read_header', fail)
+  refused('Permission denied', checkpoints.describe, path)
 
 
 @pytest.mark.parametrize(
@@ -956,7 +966,7 @@ def test_a_header_may_end_with_its_file(kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize('alignment', [None, 64])
 @pytest.mark.parametrize('kind', ['F32', 'F16', 'BF16', 'Q4_1', 'Q8_0'])
 def test_a_header_is_that_of_the_package(kind, alignment, tmp_path):
-  """The same keys, and places of the same bytes."""
+  """Compares all keys, and the places of all tensors."""
 
   def change(writer):
     if alignment:
