@@ -4,7 +4,7 @@ To put a weight of a GGUF file into blocks takes far longer than to read it. So
 the blocks are kept in the user's cache, a file for each parameter, which the
 next start maps. Passes over mapped pages took as long as over memory on two
 cores of an AMD EPYC, whose files lay in pages of 2 MiB, and 2 % longer on an
-Intel Xeon (docs/speed.md).
+Intel Xeon (results/starts.md).
 
 A file's name has a digest of all that the blocks are made of: the model's file,
 the tensors, the form, and the code of this package, of the models and of the

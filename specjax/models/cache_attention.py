@@ -13,8 +13,9 @@ it and copied for it:
   CPU        blocked, the default: a step costs what is in use, and hardly
              depends on the maximum (results/limit). With weights in blocks for
              the kernel (`variants.to_native`), kernel.
-  GPU        split, by the estimates of its compiler (docs/devices.md): the host
-             waits for each turn of a loop whose length only the device knows.
+  GPU        split, by the estimates of its compiler (results/accelerators.md):
+             the host waits for each turn of a loop whose length only the device
+             knows.
   TPU        few, by those estimates, too. `experiments.step_costs` compares the
              ways on the device at hand.
 """

@@ -1,7 +1,7 @@
 """Forms that a model and its arrays take on each platform of devices.
 
-A form changes results by rounding only. docs/devices.md has the estimates that
-these forms were chosen by.
+A form changes results by rounding only. results/accelerators.md has the
+estimates that these forms were chosen by.
 """
 
 import dataclasses

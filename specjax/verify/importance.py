@@ -4,7 +4,7 @@ Khisti et al., arXiv:2410.18234: the best rule for two candidates selects one of
 them first, and then judges it as if it were alone, against the distribution of
 what is selected in place of q. Their selection solves a linear program. Here it
 is made of sums, which is ours, and accepts nearly as much as the bound
-(docs/exactness.md).
+(docs/rules.md).
 
 With tokens ordered by p / q, the larger first, and Q_i, P_i the sums of q and p
 up to the i-th one, the first i are selected with chance F_i = 1 - (1 - Q_i)**2

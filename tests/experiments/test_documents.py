@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
 DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
 WAYS = tables.documents(ROOT)
-_PAGES = 'speed', 'serving', 'own_models', 'rollouts'
+_PAGES = 'batches', 'serving', 'own_models', 'rollouts'
 DOCUMENTS = [pytest.param(path, id=path.name) for path in WAYS]
 
 
@@ -115,6 +115,11 @@ def test_pages_are_documents():
   texts = {path.name: path.read_text() for path in WAYS}
   assert {'README.md', 'measuring.md'} < texts.keys()
   assert sum(x.count('<!-- end -->') for x in texts.values()) >= 10
+  # More tables than two are a notebook, which lies beside its results.
+  tables_of = {
+    n: len(re.findall(r'^\|[ :|-]+\|$', x, re.M)) for n, x in texts.items()
+  }
+  assert [name for name, count in tables_of.items() if count > 2] == []
 
 
 def test_pages_are_what_committed_rows_give():
