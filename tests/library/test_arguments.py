@@ -12,7 +12,7 @@ from specjax import arguments, drafters, sampling, trees, verify
 from specjax.drafters.shapes import policies, shape
 from specjax.loop import generate
 from specjax.loop.token_records import Recording
-from specjax.models import table
+from specjax.models import table, variants
 from specjax.models.config import Encoder, Experts, Relative
 from specjax.models.reduced_vocab_head import places
 from specjax.stats import metrics, theory
@@ -106,11 +106,13 @@ eagle.load(HOST, PAIR('draft-64')) => draft-64 holds no eagle head: load
 
 lm.make(DRAFT, 0) => depth must be at least 1
 counts.make(0) => depth must be at least 1
+forced.make(0) => depth must be at least 1
 ngram.make(2, shortest=4) => shortest is 4, but longest is 3
 ngram.make(2, places=0) => must be at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
 suffix.make(0) => depth, longest, candidates and places must be at least 1
 suffix.load(HOST, factor=0) => factor must be a positive number, such as 1
+suffix.load(HOST, factor=True) => factor must be a positive number, such as 1
 suffix.load(HOST, candidates='x') => candidates must be a whole number
 recycling.load(HOST, candidates=0) => candidates must be a whole
 recycling.load(HOST, candidates=12) => candidates is 12, but the vocabulary
@@ -124,6 +126,9 @@ skip.load(HOST, skip=(0, 1)) => all 2 layers are left out; keep
 skip.load(HOST, skip=(0,), depth=3) => 'depth' is no option of
 skip.search(HOST, None, 4) => count is 4, ... choose fewer
 skip.search(HOST, None, 0) => count must be a whole number of at least 1
+skip.search(None, TEXTS, 1) => target must be what specjax.load returns
+skip.search(FEWER, TEXTS, 3) => the target has 3 sub-layers: choose fewer
+skip.load(FEWER, skip_attention=(0,)) => name only parts that the target does
 skip.matches(HOST, TEXTS, (2,), ()) => but the layers of the target are 0 to 1
 skip.matches(HOST, [1, 2], (0,), ()) => tokens must be texts of one length
 skip.matches(HOST, [[1], [2, 3]], (0,), ()) => tokens must be texts of one len
@@ -145,7 +150,9 @@ mtp.load(HOST, window=9, sinks=512) => sinks must be ... below 512
 medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
 
 cascade.make(TABLE, plain.make(), 2) => proposes nothing
+cascade.make(TABLE, CHAIN, 0) => depth must be at least 1, got 0
 cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2) => reads layers (1,)
+cascade.make(TABLE, CHAIN._replace(at_once=True), 2) => the masks of its next
 cascade.make(TABLE, LEARNS, 2) => learns from its verdicts
 cascade.make(TABLE, CHAIN, 2, verify.lenience(0.5)) => the inner rule is lossy
 cascade.make(TABLE, TREE, 2, verify.token) => it judges chains,
@@ -160,6 +167,7 @@ loaded((CHAIN, None), path='', window=4, dtype='bfloat16')
 
 early_exit.load(HOST, layers=3) => layer 3 is out of range
 early_exit.load(HOST) => layer 0 is out of range
+early_exit.load(HOST, layers=1.5) => layers must be a whole number
 early_exit.trainable(TARGET, 1, 0) => rank must be at least 1
 eagle.trainable(TARGET, taps=(0, 2)) => layers that do not exist
 eagle.trainable(TARGET, 2) => version must be 1 or 3
@@ -202,6 +210,14 @@ trees.most_accepted([(0.2,)], 0) => needs a node
 shape.read({'beam': 2}) => needs both
 shape.read({'replacement': True}) => give widths or parents
 shape.read({'widths': (0,)}) => at least 1
+shape.read({'parents': 'ab'}) => parents must be
+shape.read({'beam': -1, 'nodes': 2}) => beam must be a whole number of at least
+shape.read({'beam': 2, 'nodes': -1}) => nodes must be a whole number of at least
+shape.read({'widths': (2,), 'beam': 2, 'nodes': 3}) => has one shape: choose one
+shape.build(None, 1, {'parents': (0, 3)}) => earlier rows, level by level, got
+shape.build(None, 2, {'parents': (0, 1, 0)}) => earlier rows, level by level
+shape.build(None, 2, {'beam': 2, 'nodes': 2}) => 2 nodes make no tree of 2 level
+lm.make_tree(DRAFT, ()) => parents is empty
 medusa.load(HOST, 'x', tree=4, policy=STOPS) => tree and policy are both given
 medusa.load(HOST, 'x', tree=4, beam=2, nodes=4) => tree and beam and nodes
 medusa.load(HOST, 'x', tree=-1) => tree must be a whole number of at least 0
@@ -215,7 +231,9 @@ policies.adaedl(first=1.5) => first, wanted and move must be in [0, 1]
 policies.learned(0, 0, math.inf, 0) => weights must be finite
 policies.learned(0, 0, 0, 0, 1.5) => risk must be in [0, 1]
 policies.bandit(-1) => cost and scoring must be finite and not negative
+policies.bandit(0.1, -1) => cost and scoring must be finite and not negative
 policies.bandit(0.1, 0.1, 0) => lengths must be whole numbers of at least 1
+policies.bandit(0.1, 0.1, 2.5) => lengths must be whole numbers of at least 1
 policies.expected(0, 0) => must be finite and not negative, nor both 0
 policies.expected(-0.1, 1) => must be finite and not negative
 policies.expected(math.inf) => must be finite and not negative
@@ -280,6 +298,7 @@ NAMES = {
   **{name: getattr(drafters, name) for name in drafters.DRAFTERS},
   'CHAIN': drafters.lm.make(TABLE, 2),
   'DRAFT': models.DRAFT,
+  'FEWER': Target(variants.without(models.TARGET, (0,), ())),
   'HOST': Target(models.TARGET),
   'LEARNS': drafters.lm.make(TABLE, 2, STOPS),
   'PAIR': specjax.pair.path,
