@@ -6,6 +6,7 @@ drawn.
 """
 
 import collections
+import contextlib
 import functools
 import itertools
 
@@ -18,7 +19,7 @@ from specjax import sampling
 from specjax.drafters.shapes import chain, dynamic_tree, shape, static_tree
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.loop import generate
-from specjax.types import Context, Verdict
+from specjax.types import Context, History, Verdict
 from tests.support import papers_in_numpy
 
 VOCAB, ROWS, DEPTH = 3, 16, 3
@@ -233,6 +234,7 @@ def was_fed(memory, path):
   ('depth', 'options', 'levels', 'nodes'),
   [
     (3, {}, 3, 3),
+    (1, {}, 1, 1),
     # As many children as named, and one each beyond these.
     (1, {'widths': (2,)}, 1, 2),
     (3, {'widths': (2,)}, 3, 6),
@@ -243,9 +245,33 @@ def was_fed(memory, path):
     (3, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
     (4, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
     (2, {'beam': 2, 'nodes': 5}, 2, 5),
+    (1, {'beam': 2, 'nodes': 1}, 1, 1),
     (2, {'beam': 2, 'nodes': 60}, 2, 6),  # There are no more.
   ],
 )
 def test_a_shape_is_as_deep_as_it_was_asked_for(depth, options, levels, nodes):
-  drafter = shape.build(WALKER, depth, options)
+  reads = {'init_params': len, 'taps': (1,), 'positions': 77}
+  drafter = shape.build(WALKER._replace(**reads), depth, options)
   assert (drafter.depth, drafter.nodes) == (levels, nodes)
+  assert {name: getattr(drafter, name) for name in reads} == reads
+
+
+@pytest.mark.parametrize(
+  ('drafter', 'says'),
+  [
+    (dynamic_tree.make(WALKER, 2, VOCAB, 7), ''),
+    (dynamic_tree.make(WALKER, 2, VOCAB + 1, 7), 'beam is 4, but .* 3 tokens'),
+    (static_tree.make(WALKER, (0,) * VOCAB), ''),
+    (static_tree.make(WALKER, (0,) * (VOCAB + 1)), 'parents has 4 siblings'),
+    (static_tree.make(WALKER, (0,) * (VOCAB + 1), True), ''),
+  ],
+)
+def test_a_node_has_no_more_children_than_there_are_tokens(drafter, says):
+  tokens, length = np.zeros((1, 128), np.int32), np.ones(1, np.int32)
+  ctx = Context(tokens, length, (), sampling.make(1), History())
+  memory = jax.eval_shape(drafter.init, None, ctx, None)
+  given = drafter.propose, None, memory, ctx, generate.row_keys(0, [0])
+  with (
+    pytest.raises(ValueError, match=says) if says else contextlib.nullcontext()
+  ):
+    jax.eval_shape(*given)
