@@ -10,7 +10,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.loop import generate, scoring
+from specjax.loop import buffers, generate, scoring
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models
@@ -312,6 +312,23 @@ def test_what_is_no_draft_is_an_error_of_the_drafter(change):
   state = hand_start([(0,), (2, 3)], 20)
   with pytest.raises(scoring.DraftError, match='must return'):
     jax.eval_shape(run, hand_params(), state, jnp.int32(9))
+
+
+def test_buffers_are_planned_by_the_longest_row():
+  def plan(new, least=None):
+    ends = {'vocab_size': models.VOCAB, 'eos': (10,)}
+    values = sampling.make(2, min_new_tokens=least, **ends)
+    key = generate.row_keys(0, range(2))
+    given = models.spec_of('lm'), [[1], [2, 3]], new, key, values
+    return buffers.plan_buffers(*given)
+
+  assert plan([511, 3]).limit.tolist() == [512, 5]
+  with pytest.raises(ValueError, match='prompt 1 and its new tokens make 513'):
+    plan([3, 511])
+  # Rows that only fill up a batch get none.
+  assert plan([5, 0], [5, 2]).limit.tolist() == [6, 2]
+  with pytest.raises(ValueError, match=r'1 for prompt 1, but .* asks for 2'):
+    plan([5, 1], [5, 2])
 
 
 def test_a_state_is_donated_and_its_sources_are_not():
