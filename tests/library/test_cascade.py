@@ -177,7 +177,9 @@ def loaded(inner, **options):
 
 def test_a_target_in_the_middle_has_no_weights_of_its_own():
   own = models.draft_weights()
-  found = loaded(lambda target: (lm.make(DRAFT, 2), own), path='', window=5)
+  found = loaded(
+    lambda target: (lm.make(DRAFT, 2), own), window=5, dtype='float32'
+  )
   assert found.params is own
   assert found.draft is None
   assert found.make(3).depth == 3
@@ -223,3 +225,11 @@ def test_what_reads_a_cache_cannot_draft_for_a_target_in_the_middle():
 def test_a_stop_that_looks_at_the_draft_alone_is_taken():
   stopped = lm.make(TABLE, 2, policies.confidence(0.3))
   assert cascade.make(TABLE, stopped, 2).depth == 2
+
+
+def test_a_cascade_has_room_and_positions_for_all_its_levels():
+  assert (LONG.beyond, cascade.make(TABLE, LONG, 2).beyond) == (4, 6)
+  one = lm.make(DRAFT, 1)
+  for positions, most in ((40, 40), (600, 512), (None, 512)):
+    made = cascade.make(DRAFT, one._replace(positions=positions), 1)
+    assert (made.depth, made.beyond, made.positions) == (1, 1, most)

@@ -16,7 +16,7 @@ from specjax.drafters import cascade, early_exit, ngram, plain, windowed
 from specjax.drafters.shapes import chain, static_tree
 from specjax.loop import generate
 from specjax.models import cache_attention, variants
-from specjax.types import KV, Params, Spec
+from specjax.types import KV, Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
 
@@ -152,6 +152,12 @@ def test_a_cache_is_neither_copied_nor_made_again(levels):
   c = target.config
   cache = 2 * 4 * c.num_kv_heads * c.head_dim * slots
   assert held(drafter) < held(plain.make()) + cache / 2
+
+
+def test_a_window_has_512_tokens_and_4_sinks_by_default():
+  walker = windowed.walk(TARGET, 512, 4)
+  found = windowed.load(Target(TARGET)).make(2)
+  assert found is chain.make(walker, 2, None)
 
 
 def test_the_smaller_window_of_a_layer_wins():
