@@ -95,12 +95,14 @@ start(new_tokens=2**31 - 1) => prompt 0 and its new tokens make 2147483649
 go(generate.stop_when(-2, 1)) => steps must be a whole number of at least 0
 specjax.load('') => path must be a directory or ... got str ''
 lm.load(None, '') => target must be what specjax.load returns
+counts.load(None, 'x') => target must be what specjax.load returns
+early_exit.load(None, layers=1) => target must be what specjax.load returns
+cascade.load(None, inner=len) => target must be what specjax.load returns
 medusa.load(HOST, 3) => path must be the directory of a trained
 counts.load(HOST, '') => path must be the directory of tables
 lm.load(HOST, '', widths='ab') => widths must be ... got str 'ab'
 early_exit.load(HOST, layers=1).make('x') => depth must be a whole
 ngram.load(HOST, longest='x') => longest must be a whole number
-ngram.load(HOST, '/nowhere') => this drafter has no weights
 lm.load(HOST, PAIR('medusa')) => is a trained head, ...: load
 eagle.load(HOST, PAIR('draft-64')) => draft-64 holds no eagle head: load
 
@@ -141,7 +143,6 @@ skip.search(HOST, [1, 2], 1) => tokens must be texts of one length, integers
 windowed.load(HOST, window=0) => window must be ... at least 1
 windowed.load(HOST, sinks=512) => sinks must be ... at least 0 and below 512
 windowed.load(HOST, layers=1) => 'layers' is no option
-windowed.load(None) => target must be what specjax.load returns
 windowed.load(encoder_decoder()) => an encoder-decoder has none
 early_exit.load(HOST, layers=1, sinks=4) => sinks is 4, but without a window
 eagle.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
@@ -150,7 +151,6 @@ mtp.load(HOST, window=9, sinks=512) => sinks must be ... below 512
 medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
 
 cascade.make(TABLE, plain.make(), 2) => proposes nothing
-cascade.make(TABLE, CHAIN, 0) => depth must be at least 1, got 0
 cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2) => reads layers (1,)
 cascade.make(TABLE, CHAIN._replace(at_once=True), 2) => the masks of its next
 cascade.make(TABLE, LEARNS, 2) => learns from its verdicts
@@ -250,9 +250,7 @@ models.begin('lm', 0.0, [(1,)], indices=[0, 1]) => key has 2 rows for 1 prompts
 start(spec=dataclasses.replace(models.spec_of('tree'), rule=verify.block))
   => does not fit the drafter: it judges
 sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
-sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
 sampling.make(0) => batch must be a whole number of at least 1
-make(frequency_penalty=[0.0, -2.1]) => frequency_penalty must be in
 make(min_new_tokens=1, eos=()) => min_new_tokens needs a token that ends
 make(min_new_tokens=1, eos=(9,)) => eos must name tokens from 0 to 6
 make(min_new_tokens=1, vocab_size=None) => min_new_tokens needs a vocabulary
@@ -326,6 +324,13 @@ for _used in (
 def test_wrong_use_gets_a_sentence(call, words):
   message = '.*'.join(re.escape(part.strip()) for part in words.split('...'))
   models.refused(message, eval, call, dict(NAMES))
+
+
+def test_drafters_without_weights_take_a_target_and_no_path():
+  for name in ('forced', 'ngram', 'skip', 'suffix', 'windowed'):
+    load = getattr(drafters, name).load
+    models.refused('target must be what specjax.load returns', load, None)
+    models.refused('has no weights', load, NAMES['HOST'], '/nowhere')
 
 
 @pytest.mark.parametrize(
