@@ -315,20 +315,14 @@ def test_what_is_no_draft_is_an_error_of_the_drafter(change):
 
 
 def test_buffers_are_planned_by_the_longest_row():
-  def plan(new, least=None):
-    ends = {'vocab_size': models.VOCAB, 'eos': (10,)}
-    values = sampling.make(2, min_new_tokens=least, **ends)
-    key = generate.row_keys(0, range(2))
-    given = models.spec_of('lm'), [[1], [2, 3]], new, key, values
-    return buffers.plan_buffers(*given)
-
-  assert plan([511, 3]).limit.tolist() == [512, 5]
-  with pytest.raises(ValueError, match='prompt 1 and its new tokens make 513'):
-    plan([3, 511])
   # Rows that only fill up a batch get none.
-  assert plan([5, 0], [5, 2]).limit.tolist() == [6, 2]
-  with pytest.raises(ValueError, match=r'1 for prompt 1, but .* asks for 2'):
-    plan([5, 1], [5, 2])
+  values = sampling.make(2, vocab_size=11, eos=(10,), min_new_tokens=[5, 2])
+  spec, key = models.spec_of('lm'), generate.row_keys(0, range(2))
+  for new, limit in (([511, 3], [512, 5]), ([5, 0], [6, 2])):
+    plan = buffers.plan_buffers(spec, [[1], [2, 3]], new, key, values)
+    assert plan.limit.tolist() == limit
+  with pytest.raises(ValueError, match='prompt 1 and its new tokens make 513'):
+    buffers.plan_buffers(spec, [[1], [2, 3]], [5, 511], key, values)
 
 
 def test_a_state_is_donated_and_its_sources_are_not():

@@ -154,12 +154,6 @@ def test_a_cache_is_neither_copied_nor_made_again(levels):
   assert held(drafter) < held(plain.make()) + cache / 2
 
 
-def test_a_window_has_512_tokens_and_4_sinks_by_default():
-  walker = windowed.walk(TARGET, 512, 4)
-  found = windowed.load(Target(TARGET)).make(2)
-  assert found is chain.make(walker, 2, None)
-
-
 def test_the_smaller_window_of_a_layer_wins():
   config = dataclasses.replace(
     TARGET.config, num_layers=3, windows=(4, None, 40)
@@ -170,3 +164,5 @@ def test_the_smaller_window_of_a_layer_wins():
   assert views == [(4, 0), (12, 3), (12, 0)]
   # What a layer is does not change with what it sees.
   assert [narrowed.window(i) for i in range(3)] == [4, None, 40]
+  made = windowed.load(Target(TARGET)).make(2)
+  assert made is chain.make(windowed.walk(TARGET, 512, 4), 2, None)
