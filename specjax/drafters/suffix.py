@@ -78,10 +78,10 @@ def draft_row(
   length,
   *,
   depth: int,
-  longest: int = _LONGEST,
-  factor: float = 1.0,
-  candidates: int = 1,
-  places: int = _PLACES,
+  longest: int,
+  factor: float,
+  candidates: int,
+  places: int,
 ):
   """The draft of one sequence: tokens [N], parents [N] and how many.
 

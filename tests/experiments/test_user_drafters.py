@@ -12,7 +12,7 @@ from specjax.types import Draft
 def draft(**changes) -> Draft:
   """A chain of three nodes of which two exist."""
   fields = {
-    'tokens': jnp.array([[7, 8, -1]]),
+    'tokens': jnp.array([[0, 9, -1]]),
     'parents': jnp.array([[0, 1, 9]]),
     'size': jnp.array([2]),
     'probs': None,
@@ -37,7 +37,8 @@ def draft(**changes) -> Draft:
 )
 def test_numbers_of_a_draft(changes, message):
   drafter = types.SimpleNamespace(nodes=3, depth=2)
-  scoring.check_numbers(drafter, draft(), 10)
+  for size in (0, 2):
+    scoring.check_numbers(drafter, draft(size=jnp.array([size])), 10)
   changes = {'tokens': jnp.array([[7, 8, 9]])} | changes
   with pytest.raises(scoring.DraftError, match=message):
     scoring.check_numbers(drafter, draft(**changes), 10)

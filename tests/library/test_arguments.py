@@ -12,7 +12,7 @@ from specjax import arguments, drafters, sampling, trees, verify
 from specjax.drafters.shapes import policies, shape
 from specjax.loop import generate
 from specjax.loop.token_records import Recording
-from specjax.models import table
+from specjax.models import table, variants
 from specjax.models.config import Encoder, Experts, Relative
 from specjax.models.reduced_vocab_head import places
 from specjax.stats import metrics, theory
@@ -95,22 +95,26 @@ start(new_tokens=2**31 - 1) => prompt 0 and its new tokens make 2147483649
 go(generate.stop_when(-2, 1)) => steps must be a whole number of at least 0
 specjax.load('') => path must be a directory or ... got str ''
 lm.load(None, '') => target must be what specjax.load returns
+counts.load(None, 'x') => target must be what specjax.load returns
+early_exit.load(None, layers=1) => target must be what specjax.load returns
+cascade.load(None, inner=len) => target must be what specjax.load returns
 medusa.load(HOST, 3) => path must be the directory of a trained
 counts.load(HOST, '') => path must be the directory of tables
 lm.load(HOST, '', widths='ab') => widths must be ... got str 'ab'
 early_exit.load(HOST, layers=1).make('x') => depth must be a whole
 ngram.load(HOST, longest='x') => longest must be a whole number
-ngram.load(HOST, '/nowhere') => this drafter has no weights
 lm.load(HOST, PAIR('medusa')) => is a trained head, ...: load
 eagle.load(HOST, PAIR('draft-64')) => draft-64 holds no eagle head: load
 
 lm.make(DRAFT, 0) => depth must be at least 1
 counts.make(0) => depth must be at least 1
+forced.make(0) => depth must be at least 1
 ngram.make(2, shortest=4) => shortest is 4, but longest is 3
 ngram.make(2, places=0) => must be at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
 suffix.make(0) => depth, longest, candidates and places must be at least 1
 suffix.load(HOST, factor=0) => factor must be a positive number, such as 1
+suffix.load(HOST, factor=True) => factor must be a positive number, such as 1
 suffix.load(HOST, candidates='x') => candidates must be a whole number
 recycling.load(HOST, candidates=0) => candidates must be a whole
 recycling.load(HOST, candidates=12) => candidates is 12, but the vocabulary
@@ -124,6 +128,9 @@ skip.load(HOST, skip=(0, 1)) => all 2 layers are left out; keep
 skip.load(HOST, skip=(0,), depth=3) => 'depth' is no option of
 skip.search(HOST, None, 4) => count is 4, ... choose fewer
 skip.search(HOST, None, 0) => count must be a whole number of at least 1
+skip.search(None, TEXTS, 1) => target must be what specjax.load returns
+skip.search(FEWER, TEXTS, 3) => the target has 3 sub-layers: choose fewer
+skip.load(FEWER, skip_attention=(0,)) => name only parts that the target does
 skip.matches(HOST, TEXTS, (2,), ()) => but the layers of the target are 0 to 1
 skip.matches(HOST, [1, 2], (0,), ()) => tokens must be texts of one length
 skip.matches(HOST, [[1], [2, 3]], (0,), ()) => tokens must be texts of one len
@@ -136,7 +143,6 @@ skip.search(HOST, [1, 2], 1) => tokens must be texts of one length, integers
 windowed.load(HOST, window=0) => window must be ... at least 1
 windowed.load(HOST, sinks=512) => sinks must be ... at least 0 and below 512
 windowed.load(HOST, layers=1) => 'layers' is no option
-windowed.load(None) => target must be what specjax.load returns
 windowed.load(encoder_decoder()) => an encoder-decoder has none
 early_exit.load(HOST, layers=1, sinks=4) => sinks is 4, but without a window
 eagle.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
@@ -146,6 +152,7 @@ medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
 
 cascade.make(TABLE, plain.make(), 2) => proposes nothing
 cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2) => reads layers (1,)
+cascade.make(TABLE, CHAIN._replace(at_once=True), 2) => the masks of its next
 cascade.make(TABLE, LEARNS, 2) => learns from its verdicts
 cascade.make(TABLE, CHAIN, 2, verify.lenience(0.5)) => the inner rule is lossy
 cascade.make(TABLE, TREE, 2, verify.token) => it judges chains,
@@ -160,6 +167,7 @@ loaded((CHAIN, None), path='', window=4, dtype='bfloat16')
 
 early_exit.load(HOST, layers=3) => layer 3 is out of range
 early_exit.load(HOST) => layer 0 is out of range
+early_exit.load(HOST, layers=1.5) => layers must be a whole number
 early_exit.trainable(TARGET, 1, 0) => rank must be at least 1
 eagle.trainable(TARGET, taps=(0, 2)) => layers that do not exist
 eagle.trainable(TARGET, 2) => version must be 1 or 3
@@ -202,6 +210,14 @@ trees.most_accepted([(0.2,)], 0) => needs a node
 shape.read({'beam': 2}) => needs both
 shape.read({'replacement': True}) => give widths or parents
 shape.read({'widths': (0,)}) => at least 1
+shape.read({'parents': 'ab'}) => parents must be
+shape.read({'beam': -1, 'nodes': 2}) => beam must be a whole number of at least
+shape.read({'beam': 2, 'nodes': -1}) => nodes must be a whole number of at least
+shape.read({'widths': (2,), 'beam': 2, 'nodes': 3}) => has one shape: choose one
+shape.build(None, 1, {'parents': (0, 3)}) => earlier rows, level by level, got
+shape.build(None, 2, {'parents': (0, 1, 0)}) => earlier rows, level by level
+shape.build(None, 2, {'beam': 2, 'nodes': 2}) => 2 nodes make no tree of 2 level
+lm.make_tree(DRAFT, ()) => parents is empty
 medusa.load(HOST, 'x', tree=4, policy=STOPS) => tree and policy are both given
 medusa.load(HOST, 'x', tree=4, beam=2, nodes=4) => tree and beam and nodes
 medusa.load(HOST, 'x', tree=-1) => tree must be a whole number of at least 0
@@ -215,7 +231,9 @@ policies.adaedl(first=1.5) => first, wanted and move must be in [0, 1]
 policies.learned(0, 0, math.inf, 0) => weights must be finite
 policies.learned(0, 0, 0, 0, 1.5) => risk must be in [0, 1]
 policies.bandit(-1) => cost and scoring must be finite and not negative
+policies.bandit(0.1, -1) => cost and scoring must be finite and not negative
 policies.bandit(0.1, 0.1, 0) => lengths must be whole numbers of at least 1
+policies.bandit(0.1, 0.1, 2.5) => lengths must be whole numbers of at least 1
 policies.expected(0, 0) => must be finite and not negative, nor both 0
 policies.expected(-0.1, 1) => must be finite and not negative
 policies.expected(math.inf) => must be finite and not negative
@@ -232,9 +250,7 @@ models.begin('lm', 0.0, [(1,)], indices=[0, 1]) => key has 2 rows for 1 prompts
 start(spec=dataclasses.replace(models.spec_of('tree'), rule=verify.block))
   => does not fit the drafter: it judges
 sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
-sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
 sampling.make(0) => batch must be a whole number of at least 1
-make(frequency_penalty=[0.0, -2.1]) => frequency_penalty must be in
 make(min_new_tokens=1, eos=()) => min_new_tokens needs a token that ends
 make(min_new_tokens=1, eos=(9,)) => eos must name tokens from 0 to 6
 make(min_new_tokens=1, vocab_size=None) => min_new_tokens needs a vocabulary
@@ -280,6 +296,7 @@ NAMES = {
   **{name: getattr(drafters, name) for name in drafters.DRAFTERS},
   'CHAIN': drafters.lm.make(TABLE, 2),
   'DRAFT': models.DRAFT,
+  'FEWER': Target(variants.without(models.TARGET, (0,), ())),
   'HOST': Target(models.TARGET),
   'LEARNS': drafters.lm.make(TABLE, 2, STOPS),
   'PAIR': specjax.pair.path,
@@ -307,6 +324,13 @@ for _used in (
 def test_wrong_use_gets_a_sentence(call, words):
   message = '.*'.join(re.escape(part.strip()) for part in words.split('...'))
   models.refused(message, eval, call, dict(NAMES))
+
+
+def test_drafters_without_weights_take_a_target_and_no_path():
+  for name in ('forced', 'ngram', 'skip', 'suffix', 'windowed'):
+    load = getattr(drafters, name).load
+    models.refused('target must be what specjax.load returns', load, None)
+    models.refused('has no weights', load, NAMES['HOST'], '/nowhere')
 
 
 @pytest.mark.parametrize(

@@ -203,8 +203,10 @@ def test_drafts_are_those_of_the_published_module(
   [
     ({'left_out': 'post_projection'}, 'unset parameters: post/w'),
     ({'left_out': 'q_norm'}, 'unset parameters: layer0/q_norm'),
-    ({'backbone_hidden_size': 99}, 'features of width 99'),
+    ({'backbone_hidden_size': None}, 'features of width 1536'),
     ({'grouped': True, 'num_centroids': 7}, 'num_centroids = 7'),
+    ({'grouped': True, 'num_centroids': None}, 'num_centroids = 2048'),
+    ({'grouped': True, 'centroid_intermediate_top_k': None}, '32 of num_'),
     ({'text_config': []}, 'text_config .* an object'),
   ],
 )

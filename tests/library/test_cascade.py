@@ -119,9 +119,6 @@ FULL = 128 - 7  # K + 1, and what is drafted below that
 @pytest.mark.slow
 def test_there_is_room_for_inner_drafts():
   """A write that is clamped would move tokens that are there already."""
-  spec = Spec(TABLE, LONG, verify.token)
-  assert generate.slots_for(spec, FULL) == 128
-  assert generate.slots_for(spec, FULL + 1) > 128
   random, rows, found = np.random.default_rng(0), 8, []
   tokens = random.integers(0, models.VOCAB, (rows, 256)).astype(np.int32)
   length, values = np.arange(FULL - rows, FULL) + 1, sampling.make(rows, 1.0)
@@ -177,7 +174,9 @@ def loaded(inner, **options):
 
 def test_a_target_in_the_middle_has_no_weights_of_its_own():
   own = models.draft_weights()
-  found = loaded(lambda target: (lm.make(DRAFT, 2), own), path='', window=5)
+  found = loaded(
+    lambda target: (lm.make(DRAFT, 2), own), window=5, dtype='float32'
+  )
   assert found.params is own
   assert found.draft is None
   assert found.make(3).depth == 3
@@ -220,6 +219,13 @@ def test_what_reads_a_cache_cannot_draft_for_a_target_in_the_middle():
     models.run(spec, params, models.PROMPTS, sampling.make(6))
 
 
-def test_a_stop_that_looks_at_the_draft_alone_is_taken():
-  stopped = lm.make(TABLE, 2, policies.confidence(0.3))
-  assert cascade.make(TABLE, stopped, 2).depth == 2
+def test_a_cascade_has_room_and_positions_for_all_its_levels():
+  assert cascade.make(TABLE, LONG, 2).beyond == 6
+  spec = Spec(TABLE, LONG, verify.token)
+  assert generate.slots_for(spec, FULL) == 128
+  assert generate.slots_for(spec, FULL + 1) > 128
+  # A stop that looks at the draft alone is taken.
+  one = lm.make(DRAFT, 1, policies.confidence(0.3))
+  for positions, most in ((40, 40), (600, 512), (None, 512)):
+    made = cascade.make(DRAFT, one._replace(positions=positions), 1)
+    assert (made.depth, made.beyond, made.positions) == (1, 1, most)

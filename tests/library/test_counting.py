@@ -100,12 +100,6 @@ def test_accepted_lengths_are_unbiased_at_any_limit(limit, ends):
     assert found.tokens == pytest.approx(limit)
 
 
-def test_without_room_for_the_longest_step_nothing_is_counted():
-  found = expected(DEPTH, 0.0)
-  assert found.histogram.sum() == found.drafted == found.tried.sum() == 0
-  assert found.tokens == pytest.approx(DEPTH)
-
-
 def test_a_short_draft_needs_as_much_room():
   """How much is drafted may depend on what is drawn, so it decides nothing."""
   rows = 2 * (DEPTH + 1)

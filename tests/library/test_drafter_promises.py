@@ -101,15 +101,6 @@ def test_probabilities_add_up_to_one(name):
   assert (probs[exists & greedy[:, None]].max(1) == 1).all()
 
 
-@pytest.mark.parametrize('name', ['ngram', 'suffix, tree'])
-def test_chosen_tokens_promise_nothing(name):
-  drafter, params = models.DRAFTERS[name][0], models.params_of(name)
-  ctx, memory = fresh(drafter, params, *texts(4), sampling.make(4))
-  keys = generate.row_keys(0, range(4))
-  draft, _ = jax.eval_shape(drafter.propose, params, memory, ctx, keys)
-  assert draft.probs is None
-
-
 def test_stopped_drafts_have_every_length():
   sizes = np.bincount(drafts('lm with a stop').size, minlength=5)
   assert (sizes > [-1, 100, 100, 100, 100]).all()
@@ -190,17 +181,9 @@ def test_counts_back_off_to_single_tokens():
   np.testing.assert_allclose(after(0), [0, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
   np.testing.assert_allclose(after(1), [1, 0, 0, 0, 0], atol=1e-6)
   np.testing.assert_allclose(after(3), single, rtol=1e-6)
-
-
-@pytest.mark.parametrize('successors', [0, 3])
-def test_counts_are_laws_after_every_token(successors):
-  """After tokens that were never seen too, and in tiny vocabularies."""
-  text = np.random.default_rng(0).integers(0, 5, 100)
-  tables = counts.count([text], 8, successors)
-  after = functools.partial(counts.distribution_after, tables)
-  probs = jax.jit(jax.vmap(after))(jnp.arange(8))
-  assert (probs >= 0).all()
-  np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
+  tables = counts.count([[0, 1, 0, 1, 0, 2], [3], [4]], 5, successors=0)
+  after = jax.jit(functools.partial(counts.distribution_after, tables))
+  np.testing.assert_allclose(after(0), single, rtol=1e-6)
 
 
 def test_counts_draft_from_their_law():

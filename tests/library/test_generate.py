@@ -10,7 +10,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.drafters import lm
-from specjax.loop import generate, scoring
+from specjax.loop import buffers, generate, scoring
 from specjax.models import table
 from specjax.types import Params, Spec
 from tests.support import models
@@ -312,6 +312,17 @@ def test_what_is_no_draft_is_an_error_of_the_drafter(change):
   state = hand_start([(0,), (2, 3)], 20)
   with pytest.raises(scoring.DraftError, match='must return'):
     jax.eval_shape(run, hand_params(), state, jnp.int32(9))
+
+
+def test_buffers_are_planned_by_the_longest_row():
+  # Rows that only fill up a batch get none.
+  values = sampling.make(2, vocab_size=11, eos=(10,), min_new_tokens=[5, 2])
+  spec, key = models.spec_of('lm'), generate.row_keys(0, range(2))
+  for new, limit in (([511, 3], [512, 5]), ([5, 0], [6, 2])):
+    plan = buffers.plan_buffers(spec, [[1], [2, 3]], new, key, values)
+    assert plan.limit.tolist() == limit
+  with pytest.raises(ValueError, match='prompt 1 and its new tokens make 513'):
+    buffers.plan_buffers(spec, [[1], [2, 3]], [5, 511], key, values)
 
 
 def test_a_state_is_donated_and_its_sources_are_not():

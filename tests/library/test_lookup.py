@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import checkpoints, corpus, pair
-from specjax.drafters import ngram
+from specjax import checkpoints, corpus, pair, sampling
+from specjax.drafters import ngram, suffix
 from specjax.drafters.ngram import retrieval
 from specjax.training import corpus_lookup
-from specjax.types import Target
+from specjax.types import Context, Params, Target
 from tests.support import models
 
 VOCAB = 3
@@ -93,10 +93,12 @@ def tree_naively(votes, nodes):
 
 @functools.partial(jax.jit, static_argnames=('candidates', 'places', 'least'))
 def draft(corpus, text, length, candidates=1, places=None, least=1):
-  return ngram.draft_row(
-    corpus, text, length, depth=DEPTH, longest=LONGEST, shortest=least,
-    candidates=candidates, places=places,
-  )  # fmt: skip
+  reads = corpus is not None
+  drafter = ngram.make(DEPTH, LONGEST, candidates, places, reads, least)
+  ctx = Context(text[None], length[None], (), sampling.make(1), None)
+  made, _ = drafter.propose(Params(None, corpus), (), ctx, None)
+  assert made.probs is None  # Chosen tokens promise nothing.
+  return made.tokens[0], made.parents[0], made.size[0]
 
 
 @pytest.mark.parametrize('least', [1, 2])
@@ -151,6 +153,8 @@ def test_places_of_long_repetitions_stay_in_order():
   order = retrieval.sort_places(np.zeros(100, int))
   assert order[:31].tolist() == list(range(99, 68, -1))
   assert order[31:].tolist() == list(range(69))
+  with pytest.raises(ValueError, match='has 2147483648 tokens; at least 2 are'):
+    retrieval.check(range(2**31), VOCAB, 'it')
 
 
 def write(tmp_path, content):
@@ -174,14 +178,15 @@ def test_a_corpus_is_read_from_a_file(tmp_path):
   np.save(path, np.array(text[::-1], np.uint16))  # Of the same size.
   assert ngram.load(HOST, corpus=path).params.tokens.tolist() == text[::-1]
   plain = ngram.load(HOST)
-  assert plain.make(2) == ngram.load(HOST).make(2)
+  assert plain.make(2) is ngram.make(2, 3, 1, None, False, 1)
   assert plain.params is None
+  assert suffix.load(HOST).make(2) is suffix.make(2, 24, 1.0, 1, 64)
 
 
 @pytest.mark.parametrize(
   ('content', 'message'),
   [
-    (np.array([1, 11]), 'has token 11, but the target has 11'),
+    (np.array([0, 11]), 'has token 11, but the target has 11'),
     (np.array([-1, 3]), 'has token -1, but the target has 11'),
     (np.array([3]), 'has 1 tokens; at least 2'),
     (np.zeros((2, 2), int), 'has 2 axes of int64'),

@@ -135,10 +135,11 @@ HIDDEN = jnp.asarray(
 )
 
 
-def said_by_the_target(block=0.0):
+def said_by_the_target(block=0.0, hidden=HIDDEN, adapter=0.0):
   weights = models.weights(TARGET, 0)
-  normed = TARGET.norm(weights, HIDDEN[:, :, 0])
+  normed = TARGET.norm(weights, hidden[:, :, 0])
   normed = normed + jax.nn.silu(normed @ jnp.full((8, 8), block))
+  normed = normed + normed @ jnp.full((8, 8), adapter)
   return jax.nn.softmax(TARGET.head(weights, normed))[0, :, 0].tolist()
 
 
@@ -163,8 +164,14 @@ def test_the_loss_of_an_exit():
   trained = early_exit.trainable(TARGET, 1, 2)
   weights = models.weights(TARGET, 0)
   own = trained.init(jax.random.key(0), weights)
+  assert own['scale'].tolist() == [1] * 8
+  assert not own['up'].any()
+  assert own['down'].std() == pytest.approx(8**-0.5, rel=0.5)
   own['scale'] = weights['norm']['scale']
-  params = Params(weights, own)
-  found = trained.loss(params, SEEN.replace(hidden=HIDDEN), None)
-  terms = [soft(a, b) for a, b in zip(GOAL, said_by_the_target(), strict=True)]
+  own |= {'down': jnp.full((8, 2), 0.25), 'up': jnp.full((2, 8), 0.5)}
+  # So small that what is added to their squares counts.
+  small, params = 1e-3 * HIDDEN, Params(weights, own)
+  found = trained.loss(params, SEEN.replace(hidden=small), None)
+  said = said_by_the_target(hidden=small, adapter=0.25)  # 2 x 0.25 x 0.5
+  terms = [soft(a, b) for a, b in zip(GOAL, said, strict=True)]
   assert found == {'token': pytest.approx(sum(terms) / 4, rel=1e-4)}

@@ -64,7 +64,7 @@ def test_the_heuristic_schedule():
   policy = policies.heuristic(5)
   memory = policy.start()
   assert memory == 5
-  assert policies.heuristic().start() == 5
+  assert [policies.heuristic(*x).start() for x in ((), (1,))] == [5, 1]
   for drafted, accepted, following in SCHEDULE:
     memory = policy.learn(memory, drafted, accepted)
     assert memory == following
@@ -97,7 +97,7 @@ LAMBDAS = (
 
 
 def test_adaedl_follows_the_acceptance():
-  policy = policies.adaedl(0.3)
+  policy = policies.adaedl()
   memory = policy.start()
   for step, least, most in LAMBDAS:
     if step:
@@ -128,7 +128,9 @@ def test_a_learned_chance(drafted, log, entropy, total, chance):
   assert found == pytest.approx(chance, abs=1e-6)
   assert asks(policy, (), drafted, 0.0, 0.301)  # A rejection has 0.699.
   assert not asks(policy, (), drafted, 1.0, 0.299)
-  assert np.isfinite(policy.chance(1, 0.0, 0.0))
+  # A confidence of 0 counts as 1e-30: 0.01 ln(1e-30) is -0.690776.
+  unsure = policies.learned(0, 0.01, 0, 0)
+  assert unsure.chance(1, 0.0, 0.0) == pytest.approx(0.333861, abs=1e-6)
 
 
 # Steps of 1 and 3 tokens cost 1.5 and 2.5 plain ones, and four tokens for 2.5
@@ -182,11 +184,19 @@ def test_expected_gains():
       assert asks(policy, memory, 9, confidence, least + 1e-5)
 
 
-def test_what_expected_costs_by_itself():
+def test_what_tokens_cost_by_themselves():
   memory = policies.expected().start()
   np.testing.assert_allclose(memory, (1, 0.7, 1.7, 1.15), rtol=1e-6)
   learned = policies.expected().learn(memory, jnp.int32(2), jnp.int32(2))
   np.testing.assert_allclose(learned, (2.9, 2.63, 4.53, 2.335), rtol=1e-6)
+  # Two tokens of steps of 1, 2 and 4; at most nine for 2.2 plain steps.
+  bandit = policies.bandit()
+  memory = bandit.start()
+  for drafted in map(jnp.int32, (1, 2, 4)):
+    memory = bandit.learn(memory, drafted, jnp.int32(1))
+  gained = [2.2 / 9 * 2 / cost for cost in (1.15, 1.3, 1.6)]
+  np.testing.assert_allclose(memory.gained, [*gained, 0], rtol=1e-6)
+  assert memory.length == 8  # Untried.
 
 
 # A chain asks. The draft says 0 > 1 > 2 > 3 > 4 > 5, as sure as this, and

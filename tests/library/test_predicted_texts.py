@@ -76,6 +76,8 @@ def test_copies_begin_with_the_prediction_and_go_on_behind_what_was_replaced():
     text = prompt + new
     copy = look_up(prediction_of(*source), padded(text, SLOTS), len(text))
     assert copy.tokens[0, : copy.size[0]].tolist() == expected
+  # No more than six tokens of the prompt come before it.
+  assert sampling.behind([*range(8)], [9]) == ([2, 3, 4, 5, 6, 7, 9], 2)
 
 
 def decode(prompts, drafter=COPIES, **options):

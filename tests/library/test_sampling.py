@@ -257,6 +257,9 @@ def test_make_spreads_scalars_over_rows():
   np.testing.assert_allclose(made.top_p, [0.1, 0.2, 0.3])
   assert made.top_k is None
   assert made.min_p is None
+  # Where no row waits no token needs to end its text.
+  made = sampling.make(2, vocab_size=VOCAB, min_new_tokens=0)
+  assert made.ends.shape == (2, 0)
 
 
 # The last values inside each range, and the first ones outside. What is less

@@ -9,7 +9,7 @@ import pytest
 
 from specjax import sampling, verify
 from specjax.bench import costs
-from specjax.drafters import cascade, lm, ngram, suffix
+from specjax.drafters import cascade, forced, lm, ngram, suffix
 from specjax.drafters.shapes import policies
 from specjax.loop import counting, scoring
 from specjax.models import layouts
@@ -34,11 +34,15 @@ def test_what_a_pass_may_have():
     40: (0, 2, 4, 8, 40),
   }
   policy = policies.confidence(0.4)
-  assert scoring.widths(model, suffix.make(3)) == (0, 2, 3)
+  for short in (suffix.make(3), forced.make(3)):
+    assert scoring.widths(model, short) == (0, 2, 3)
   assert scoring.widths(model, lm.make(models.TARGET, 3, policy)) == (0, 2, 3)
   # Drafts that are never short, and rows that take no time.
   assert scoring.widths(model, lm.make(models.TARGET, 3)) == (3,)
   assert scoring.widths(made('float32', 'whole')[0], ngram.make(3)) == (3,)
+  states = types.SimpleNamespace(native=True, recurrent='some')
+  for other in ({'config': states}, {'placement': 'some'}):
+    assert scoring.widths(model._replace(**other), ngram.make(3)) == (3,)
 
 
 @pytest.mark.usefixtures('kernel')

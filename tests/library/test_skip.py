@@ -130,6 +130,8 @@ def test_the_search_leaves_out_what_is_missed_least():
   assert skip.search(target, tokens, 1) == ((), (0,))
   attention, mlp = skip.search(target, tokens, 2)
   found = skip.matches(target, tokens, attention, mlp)
+  fewer = Target(variants.without(TARGET, (0,), (1,)), models.target_weights())
+  assert skip.search(fewer, tokens, 1) in [((1,), ()), ((), (0,))]
   others = [((0,), (0,)), ((1,), (0,)), ((), (0, 1))]
   assert (attention, mlp) in others
   assert found == max(skip.matches(target, tokens, *o) for o in others)

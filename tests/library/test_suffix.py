@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from specjax.drafters import suffix
+from specjax.types import Context
 
-SLOTS, DEPTH, LONGEST = 24, 3, 4
+SLOTS, DEPTH, LONGEST, PLACES = 24, 3, 4, 5
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=SLOTS)
 few = hypothesis.settings(deadline=None, max_examples=80)
 
@@ -34,7 +35,7 @@ def votes(text, p):
       i in ends_alike(text, longer) for longer in range(1, LONGEST + 1)
     )
 
-  places.sort(key=lambda i: (-agree(i), -i))
+  places = sorted(places, key=lambda i: (-agree(i), -i))[:PLACES]
   begins = [
     tuple(text[i : i + k])
     for i in places
@@ -67,10 +68,11 @@ def worth(text, factor, candidates):
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def drafted(tokens, length, factor, candidates):
-  return suffix.draft_row(
-    tokens, length, depth=DEPTH, longest=LONGEST, factor=factor,
-    candidates=candidates, places=SLOTS,
-  )  # fmt: skip
+  drafter = suffix.make(DEPTH, LONGEST, factor, candidates, PLACES)
+  ctx = Context(tokens[None], length[None], (), None, None)
+  draft, _ = drafter.propose(None, (), ctx, None)
+  assert draft.probs is None  # Chosen tokens promise nothing.
+  return draft.tokens[0], draft.parents[0], draft.size[0]
 
 
 @pytest.mark.parametrize('factor', [1.0, 2.5])

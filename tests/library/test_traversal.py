@@ -108,15 +108,6 @@ def test_a_step_is_that_of_the_paper(tree, float64):
   assert papers_in_numpy.difference(ours, law) <= 1e-12
 
 
-def test_on_a_chain_it_is_block_verification(float64):
-  for seed, kind in enumerate(rules.KINDS):
-    p, q = rules.pair(seed, kind)
-    for source in map(rules.CHAINS.get, rules.ENDS):
-      ours = rules.emitted(verify.traversal, source, p, q)
-      block = rules.emitted(verify.block, source, p, q)
-      assert papers_in_numpy.difference(ours, block) <= 1e-12
-
-
 def test_what_hangs_below_a_repeated_token_does_not_exist():
   """The walk stands at the first of equal siblings, and never comes there."""
   p, flat = np.array([0.25, 0.5, 0.25]), [1 / 3] * 3

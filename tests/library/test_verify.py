@@ -106,8 +106,7 @@ ONES = 'three', 'uneven'
 RULES = {
   'token': (verify.token, CHAINS),
   'block': (verify.block, {n: CHAINS[n] for n in ENDS}),
-  # On chains these two are the token rule and block verification, see below
-  # and `test_traversal`.
+  # On chains these two are the token rule and block verification, see below.
   'recursive': (
     verify.recursive,
     DRAWN_TREES | INDEPENDENT | {'hubs': HUBS['hubs']},
@@ -298,13 +297,19 @@ def test_k_seq_where_p_and_q_have_nothing_in_common():
   np.testing.assert_allclose(rest, p[0], rtol=1e-6)
 
 
-def test_recursive_on_a_chain_is_the_token_rule(float64):
+@pytest.mark.parametrize(
+  ('rule', 'of_chains'), [('recursive', 'token'), ('traversal', 'block')]
+)
+def test_on_a_chain_a_rule_for_trees_is_one_for_chains(
+  rule, of_chains, float64
+):
   for seed, kind in enumerate(KINDS):
     p, q = pair(seed, kind)
     for name in ENDS:
-      ours = emitted(verify.recursive, CHAINS[name], p, q)
-      token = emitted(verify.token, CHAINS[name], p, q)
-      assert papers_in_numpy.difference(ours, token) < 1e-12
+      ours, other = (
+        emitted(RULES[x][0], CHAINS[name], p, q) for x in (rule, of_chains)
+      )
+      assert papers_in_numpy.difference(ours, other) < 1e-12
 
 
 # Lossy rules
@@ -363,12 +368,6 @@ def test_rules_refuse_drafts_they_cannot_judge():
   for drafter in (chain, tree, several):
     assert not verify.recursive.refuses(drafter)
     assert not verify.typical().refuses(drafter)
-
-
-def test_observing_accepts_nothing(float64):
-  p, q = pair(0, 'plain')
-  chances = emitted(verify.observe, CHAINS['three'], p, q)
-  assert {len(text) for text in chances} == {1}
 
 
 def chance(width):
@@ -481,17 +480,6 @@ def test_coins_are_never_passed_at_0_and_always_at_1():
   low, high = np.zeros(2, np.float32), np.full(2, 1 - 2**-24, np.float32)
   assert walk(draft, low, low, depth=2)[1] == 0
   assert walk(draft, np.ones_like(low), high, depth=2)[1] == 2
-
-
-def test_simulated_acceptance():
-  rule = verify.simulated(0.25)
-  draft = Draft(np.zeros(3, int), np.arange(3), np.array(3), None)
-  scores = Scores(np.full((4, VOCAB), 0.25, np.float32), None)
-  np.testing.assert_array_equal(rule.accept(draft, scores), [0.25] * 3)
-  np.testing.assert_array_equal(rule.rest(draft, scores, 1), [0.25] * VOCAB)
-  assert not rule.lossless
-  # One object per rate: a new one would compile a new program.
-  assert verify.simulated(0.25) is rule
 
 
 def test_chance_of_a_first_token():

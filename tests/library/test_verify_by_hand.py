@@ -74,6 +74,10 @@ def test_every_node_is_typical_of_the_row_above_it():
     assert accept(rule, draft, scores).tolist() == expected
   assert not rule.lossless
   np.testing.assert_array_equal(rule.rest(draft, scores, 0), scores.probs[0])
+  # By default the least of 0.09 and 0.3 exp(-H): 0.09, and then 0.082.
+  few = scores_of([0.1, 0.9, 0, 0], [0.085, *[0.305] * 3], sure)
+  draft = draft_of([0, 0], [0, 1], 2)
+  assert accept(verify.typical(), draft, few).tolist() == [1, 1]
   # At temperature 0 only the likeliest token is accepted.
   greedy = scores_of(*jnp.eye(4)[jnp.array([1, 0, 2, 3, 3])])
   draft = draft_of([0, 1, 2, 2], [0, 0, 1, 2], 4)
@@ -173,6 +177,9 @@ def test_a_verdict_judges_and_draws_with_coins_of_their_own():
   nodes, rows = 3, 4000
   half = scores_of(*[[0.5, 0.5]] * (nodes + 1))
   rule = verify.simulated(0.5)
+  assert not rule.lossless
+  # One object per rate: a new one would compile a new program.
+  assert verify.simulated(0.5) is rule
   draft = draft_of([0] * nodes, range(nodes), nodes)
   keys = jax.random.split(jax.random.key(0), rows)
   judge = jax.jit(jax.vmap(lambda k: verify.judge(k, draft, half, rule, nodes)))

@@ -233,6 +233,7 @@ def was_fed(memory, path):
   ('depth', 'options', 'levels', 'nodes'),
   [
     (3, {}, 3, 3),
+    (1, {}, 1, 1),
     # As many children as named, and one each beyond these.
     (1, {'widths': (2,)}, 1, 2),
     (3, {'widths': (2,)}, 3, 6),
@@ -243,9 +244,23 @@ def was_fed(memory, path):
     (3, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
     (4, {'parents': (0, 0, 1, 2, 3)}, 3, 5),
     (2, {'beam': 2, 'nodes': 5}, 2, 5),
+    (1, {'beam': 2, 'nodes': 1}, 1, 1),
     (2, {'beam': 2, 'nodes': 60}, 2, 6),  # There are no more.
   ],
 )
 def test_a_shape_is_as_deep_as_it_was_asked_for(depth, options, levels, nodes):
-  drafter = shape.build(WALKER, depth, options)
+  reads = {'init_params': len, 'taps': (1,), 'positions': 77}
+  drafter = shape.build(WALKER._replace(**reads), depth, options)
   assert (drafter.depth, drafter.nodes) == (levels, nodes)
+  assert {name: getattr(drafter, name) for name in reads} == reads
+
+
+def test_a_node_has_no_more_children_than_there_are_tokens():
+  values = sampling.make(1)
+  wide = dynamic_tree.make(WALKER, 2, 3, 7)
+  assert propose(wide, values)[1].size == 7
+  assert propose(static_tree.make(WALKER, (0,) * 3), values)[1].size == 3
+  with pytest.raises(ValueError, match=r'beam is 4, but .* 3 tokens'):
+    propose(dynamic_tree.make(WALKER, 2, 4, 7), values)
+  with pytest.raises(ValueError, match='parents has 4 siblings'):
+    propose(static_tree.make(WALKER, (0,) * 4), values)

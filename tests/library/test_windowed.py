@@ -16,7 +16,7 @@ from specjax.drafters import cascade, early_exit, ngram, plain, windowed
 from specjax.drafters.shapes import chain, static_tree
 from specjax.loop import generate
 from specjax.models import cache_attention, variants
-from specjax.types import KV, Params, Spec
+from specjax.types import KV, Params, Spec, Target
 from tests.library import test_drafter_promises as promises
 from tests.support import models
 
@@ -164,3 +164,5 @@ def test_the_smaller_window_of_a_layer_wins():
   assert views == [(4, 0), (12, 3), (12, 0)]
   # What a layer is does not change with what it sees.
   assert [narrowed.window(i) for i in range(3)] == [4, None, 40]
+  made = windowed.load(Target(TARGET)).make(2)
+  assert made is chain.make(windowed.walk(TARGET, 512, 4), 2, None)

@@ -95,10 +95,10 @@ def draft_row(
   length,
   *,
   depth: int,
-  longest: int = 3,
-  candidates: int = 1,
-  places: int | None = None,
-  shortest: int = 1,
+  longest: int,
+  candidates: int,
+  places: int | None,
+  shortest: int,
 ):
   """The draft of one sequence: tokens [N], parents [N] and how many.
 
