@@ -1,8 +1,8 @@
 """Tests of checkpoints: what is loaded is the model, or it is an error."""
 
 import dataclasses
+import json
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.checkpoints import files
-from specjax.checkpoints.families import conversion, values
+from specjax.checkpoints.families import values
 from specjax.models import transformer
 from tests.support.directories import (
   assert_same,
@@ -66,11 +66,14 @@ def test_round_trip_is_exact_in_float32(config, tmp_path):
 def test_round_trip_rounds_once(dtype, options, tmp_path):
   """To float16 unless told otherwise."""
   model, params = make()
+  options['attributes'] = {'torch_dtype': 'float64'}  # Of another file.
   checkpoints.save(tmp_path / 'a', model, params, **options)
-  if dtype == 'float16':  # Safetensors has no other type for numpy.
-    tensors = safetensors.numpy.load_file(tmp_path / 'a/model.safetensors')
-    assert {t.dtype for t in tensors.values()} == {np.dtype(dtype)}
-  assert read_config(tmp_path / 'a')['dtype'] == dtype
+  with safetensors.safe_open(tmp_path / 'a/model.safetensors', 'np') as file:
+    assert file.metadata() == {'format': 'pt'}
+    names, kind = file.keys(), {'float16': 'F16', 'bfloat16': 'BF16'}[dtype]
+    assert {file.get_slice(x).get_dtype() for x in names} == {kind}
+  config = read_config(tmp_path / 'a')
+  assert (config['dtype'], config.get('torch_dtype')) == (dtype, None)
   _, loaded = checkpoints.load(tmp_path / 'a')
   rounded = jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
   assert_same(loaded, rounded)
@@ -92,19 +95,6 @@ def test_load_accepts_the_attributes_of_old_and_new_files(saved):
   rope = {'rope_type': 'default', 'rope_theta': 500000.0}
   edit_config(saved, rope_scaling=..., rope_parameters=rope)
   assert checkpoints.load(saved)[0].config.rope_theta == 5e5
-
-
-def test_missing_attributes_take_the_defaults_of_the_family():
-  given = {
-    'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
-    'num_hidden_layers': 1, 'num_attention_heads': 2,
-    'num_key_value_heads': None, 'intermediate_size': 5,
-  }  # fmt: skip
-  _, config = conversion.read_attributes(given)
-  assert (config.num_kv_heads, config.head_dim) == (2, 4)
-  assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
-  assert config.activation is nn.silu
-  assert not config.tied_embeddings
 
 
 def test_load_ignores_stored_frequencies(saved):
@@ -237,9 +227,13 @@ def test_eos_ids_come_from_the_first_file_that_has_them(saved):
 
 @pytest.mark.parametrize(('eos', 'ids'), [((4,), 4), ((4, 7), [4, 7])])
 def test_save_writes_the_ends_it_is_given(eos, ids, tmp_path):
-  checkpoints.save(tmp_path / 'a', *make(), eos=eos)
-  assert checkpoints.eos_ids(tmp_path / 'a') == eos
-  assert read_config(tmp_path / 'a')['eos_token_id'] == ids
+  path = tmp_path / 'a/b/c'  # In folders that there are not yet.
+  checkpoints.save(path, *make(), eos=eos)
+  assert checkpoints.eos_ids(path) == eos
+  config = read_config(path)
+  assert config['eos_token_id'] == ids
+  lines = json.dumps(config, indent=2, sort_keys=True) + '\n'
+  assert (path / 'config.json').read_text() == lines
 
 
 def make_tokenizer(size):

@@ -9,6 +9,8 @@ import shutil
 import struct
 import sys
 import tempfile
+import time
+import types
 from typing import NamedTuple
 
 import gguf
@@ -258,21 +260,19 @@ def test_scaled_positions(tmp_path):
   path, _ = made(tmp_path, 'qwen3', keys=keys)
   scaling = checkpoints.describe(path).model.config.rope_scaling
   assert (scaling.factor, scaling.original) == (4.0, 16)
-  keys = {'rope.freq_base': 500_000.0}
-  plain = 500_000.0 ** (-np.arange(8) / 8)
-  turns = 8192 * plain / (2 * np.pi)
-  share = np.clip((turns - 1) / 3, 0, 1)
-  divisors = 1 / (share + (1 - share) / 32)
-  path, _ = made(
-    tmp_path,
-    'llama',
-    keys=keys,
-    change=lambda w: w.add_tensor(
-      'rope_freqs.weight', divisors.astype(np.float32)
-    ),
-  )
-  scaling = checkpoints.describe(path).model.config.rope_scaling
-  assert (scaling.factor, scaling.low, scaling.high) == (32.0, 1.0, 4.0)
+  for theta, factor, width in ((5e5, 32.0, np.float32), (1e4, 8.0, np.float16)):
+    plain = theta ** (-np.arange(8) / 8)
+    turns = 8192 * plain / (2 * np.pi)
+    share = np.clip((turns - 1) / 3, 0, 1)
+    divisors = (1 / (share + (1 - share) / factor)).astype(width)
+    path, _ = made(
+      tmp_path / str(factor),
+      'llama',
+      keys={'rope.freq_base': theta},
+      change=lambda w, x=divisors: w.add_tensor('rope_freqs.weight', x),
+    )
+    scaling = checkpoints.describe(path).model.config.rope_scaling
+    assert tuple(vars(scaling).values()) == (factor, 1.0, 4.0, 8192)
 
 
 # The bits of a file
@@ -510,7 +510,11 @@ def test_blocks_are_kept_for_the_next_start(tmp_path, monkeypatch):
 
 
 def test_arrays_are_mapped_where_a_device_takes_them(tmp_path, monkeypatch):
-  monkeypatch.setattr(kept_weights, '_LEAST', 0)
+  monkeypatch.setattr(kept_weights, '_LEAST', 384)  # Of three arrays, padded.
+  space = [384 + kept_weights._SPARE, 383 + kept_weights._SPARE]
+  monkeypatch.setattr(
+    shutil, 'disk_usage', lambda _: types.SimpleNamespace(free=space.pop())
+  )
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
   kept_weights._allow_files.cache_clear()
@@ -525,12 +529,21 @@ def test_arrays_are_mapped_where_a_device_takes_them(tmp_path, monkeypatch):
     made.append(0)
     return arrays
 
-  for _ in range(2):
+  for turn in range(3):  # There is no room at first.
     found = kept_weights.recall('x', [(str(tmp_path), 1)], '', arrays, make)
     for x, y in zip(found, arrays, strict=True):
       np.testing.assert_array_equal(x, y)
       assert x.dtype == y.dtype
-  assert len(made) == 1
+    (folder,) = (tmp_path / 'cache/specjax/weights').glob('*/')
+    if not turn:  # Another process may still write, but not for an hour.
+      for minutes in (59, 61):
+        (folder / str(minutes)).mkdir()
+        os.utime(folder / str(minutes), (time.time() - 60 * minutes,) * 2)
+  assert len(made) == 2
+  assert [x.name for x in folder.iterdir() if not x.suffix] == ['59']
+  assert not folder.stat().st_mode & 0o77  # Nobody else reads it.
+  assert kept_weights.recall('x', [('', 1)], '', arrays[:2], make) == arrays
+  assert len(made) == 3
   assert not any(x.ctypes.data % 64 for x in found)
   assert not any(x.flags.writeable for x in found)
   # Each map keeps a file open: as many may be as the system allows.
@@ -691,6 +704,8 @@ def test_what_is_not_read_is_named(tmp_path):
   part = tmp_path / 'model-00001-of-00003.gguf'
   part.write_bytes(odd.read_bytes())
   refused('one of 3 parts', checkpoints.describe, part)
+  one = part.rename(tmp_path / 'model-00001-of-00001.gguf')
+  refused("architecture 'clip' is not read", checkpoints.describe, one)
 
 
 @pytest.mark.parametrize(
@@ -899,6 +914,41 @@ def test_what_files_of_gemma_leave_out(architecture, layers, width):
   if architecture == 'gemma3':
     scaled = own(metadata(architecture, sizes | {'rope.scaling.factor': 8.0}))
     assert scaled['rope_scaling'] == {'rope_type': 'linear', 'factor': 8.0}
+
+
+LEFT_OUT = {
+  'llama': ({}, {'attention_bias': True, 'mlp_bias': False}),
+  'phi3': (
+    {'attention.key_length': 9, 'attention.sliding_window': 4},
+    {'sliding_window': 4},
+  ),
+  'qwen3': (
+    {'attention.key_length': 9, 'attention.head_count_kv': 1},
+    {'head_dim': 9, 'num_key_value_heads': 1, 'attention_bias': False},
+  ),
+}
+
+
+@pytest.mark.parametrize('name', LEFT_OUT)
+def test_what_files_leave_out(name):
+  needed = {
+    'block_count': 2, 'attention.head_count': 2, 'embedding_length': 8,
+    'feed_forward_length': 5, 'context_length': 7,
+    'attention.layer_norm_rms_epsilon': 0.5,
+  }  # fmt: skip
+  more, made = LEFT_OUT[name]
+  m = metadata(name, needed | more)
+  m.keys['tokenizer.ggml.tokens'] = ['a', 'b']
+  tensors = dict.fromkeys(('x', 'blk.0.attn_q.bias'))  # As few as layers.
+  assert gguf_files._describe(m, tensors) == {
+    'model_type': name, 'vocab_size': 2, 'hidden_size': 8,
+    'num_hidden_layers': 2, 'num_attention_heads': 2, 'num_key_value_heads': 2,
+    'intermediate_size': 5, 'max_position_embeddings': 7, 'rms_norm_eps': 0.5,
+    'rope_theta': 1e4, 'tie_word_embeddings': True,
+  } | made  # fmt: skip
+  for key in needed:
+    less = metadata(name, {k: x for k, x in needed.items() if k != key})
+    refused(f'has no {name}.{key}', gguf_files._describe, less, tensors)
 
 
 YARN = {'type': 'yarn', 'factor': 4.0, 'original_context_length': 16}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specjax.checkpoints.families import conversion, rope, values
 from specjax.models import rotary
-from tests.support import tiny_families
+from tests.support import family_facts, tiny_families
 
 SIZES = {
   'hidden_size': 16, 'intermediate_size': 16, 'num_attention_heads': 2,
@@ -153,23 +153,6 @@ def test_what_a_file_leaves_out_has_the_default_of_its_type(name):
     assert found == whole or missing in found, (key, found)
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'rope_theta': -1.0}, 'rope_theta = -1'),
-    ({'alpha': 1e300}, 'alpha = 1e'),
-    ({'head_dim': 2}, 'head_dim = 2'),
-  ],
-)
-def test_a_base_that_cannot_grow_is_named(changes, message):
-  config = tiny_families.attributes('hunyuan_v1_dense')
-  changes = dict(changes)
-  config['head_dim'] = changes.pop('head_dim', config['head_dim'])
-  rope = {'rope_type': 'dynamic', 'factor': 1.0, 'alpha': 20.0} | changes
-  with pytest.raises(ValueError, match=message):
-    conversion.read_attributes(config | {'rope_parameters': rope})
-
-
 def test_texts_of_released_models_of_images_are_read():
   """LLaVA 1.5 says few sizes, and SmolVLM what no text reads."""
   text = {'max_position_embeddings': 4096, 'rms_norm_eps': 1e-5}
@@ -191,87 +174,13 @@ def test_texts_of_released_models_of_images_are_read():
     assert config.vocab_size == 32064
 
 
-# As far as released files have them; a tuple: this value and no other.
-SAID = {
-  'cohere2': {
-    'layer_switch': 4,
-    'order_of_interleaved_layers': ('local_attn_first', 'global_attn_first'),
-    'position_embedding_type': ('rope_gptj', 'nope'), 'rotary_pct': (1.0, 0.5),
-    'use_embedding_sharing': (True, False),
-    'use_gated_activation': (True, False), 'use_parallel_block': (True, False),
-    'use_parallel_embedding': True, 'use_qk_norm': (False, True),
-  },
-  'hunyuan_v1_dense': {
-    'cla_share_factor': 2, 'use_cla': (False, True),
-    'use_qk_norm': (True, False),
-  },
-  'smollm3': {'max_window_layers': 28, 'pretraining_tp': 2},
-  'stablelm': {'use_norm_bias': False, 'rotary_scaling_factor': (1.0, 2.0)},
-  'exaone4': {'sliding_window_pattern': 'LLLG'},
-  'gpt_oss': {'initial_context_length': 4096, 'experts_per_token': (2, 3)},
-  'deepseek_v2': {
-    'aux_loss_alpha': 0.001, 'ep_size': 1, 'moe_layer_freq': (1, 2),
-    'norm_topk_prob': (False, True), 'scoring_func': ('softmax', 'sigmoid'),
-    'seq_aux': True, 'topk_method': ('group_limited_greedy', 'noaux_tc'),
-  },
-  'deepseek_v3': {
-    'num_key_value_heads': (4, 2), 'num_nextn_predict_layers': 1,
-    'qk_head_dim': (10, 8), 'scoring_func': ('sigmoid', 'softmax'),
-    'topk_group': (2, 4), 'topk_method': ('noaux_tc', 'greedy'),
-  },
-  'glm4_moe_lite': {
-    'first_k_dense_replace': (1, 2),
-    'mlp_layer_types': (['dense', 'sparse'], ['dense']),
-  },
-  'granitemoehybrid': {
-    'init_method': 'mup',
-    'layer_types': (['mamba', 'attention', 'mamba'], ['mamba'] * 2 + ['hyena']),
-    'mamba_d_head': ('auto', 5), 'mamba_n_groups': (2, 3),
-    'normalization_function': 'rmsnorm', 'num_experts_per_tok': (2, 6),
-    'position_embedding_type': ('nope', 'learned'),
-    'time_step_limit': ([0.0, math.inf], [0.001, 0.1]),
-  },
-  'falcon_h1': {
-    'attn_layer_indices': (None, [0]), 'mamba_d_head': (10, 8),
-    'mamba_use_mlp': (True, False), 'mlp_expansion_factor': 8,
-    'mlp_multipliers': ([1.2, 0.6], [1.2]), 'time_step_min': 0.001,
-  },
-  'nemotron_h': {
-    'hybrid_override_pattern': ('M-*EM', 'M-*|M'),
-    'layers_block_type': (
-      ['mamba', 'mlp', 'attention', 'moe', 'mamba'],
-      ['mamba', 'mlp', 'attention', 'moe', 'conv'],
-    ),
-    'mamba_num_heads': (4, 3), 'n_shared_experts': 2, 'norm_eps': 1e-5,
-    'rope_theta': 10000, 'num_hidden_layers': (5, 6),
-    'time_step_limit': ([0.0, math.inf], [0.001, 0.1]),
-    'tie_word_embeddings': (False, True),
-  },
-}  # fmt: skip
-
-
-def test_kimi_k2_is_deepseek_v3_under_another_name():
-  plain = tiny_families.attributes('deepseek_v3')
-  plain['architectures'] = ['DeepseekV3ForCausalLM']
-  other = plain | {'model_type': 'kimi_k2'}
-  family, config = conversion.read_attributes(other)
-  assert family.model_type == 'kimi_k2'
-  assert config == conversion.read_attributes(plain)[1]
-
-
-@pytest.mark.parametrize('name', SAID)
-def test_what_files_say_besides_changes_nothing_or_is_refused(name):
-  plain = tiny_families.attributes(name)
-  said = {
-    key: value[0] if isinstance(value, tuple) else value
-    for key, value in SAID[name].items()
-  }
-  _, config = conversion.read_attributes(plain | said)
-  assert config == conversion.read_attributes(plain)[1]
-  for key, value in SAID[name].items():
-    if isinstance(value, tuple):
-      with pytest.raises(ValueError, match=key):
-        conversion.read_attributes(plain | said | {key: value[1]})
+@pytest.mark.parametrize('name', tiny_families.OPTIONS)
+def test_files_are_read_as_when_torch_agreed(name):
+  """Also with old names and odd values, and without each attribute."""
+  found, known = family_facts.facts(name), family_facts.KNOWN[name]
+  assert found.keys() == known.keys()
+  for change, told in known.items():
+    assert found[change] == told, change
 
 
 # Values of attributes: what is taken, and the nearest that are not.

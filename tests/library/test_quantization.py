@@ -113,18 +113,21 @@ def fp8(shape, seed, ending='scale_inv', form='block', scale_dtype=np.float32):
   }
 
 
-def int8(shape, seed):
+def int8(shape, seed, rows=None):
   x = Random(shape, seed, -128, 128)
-  scales, zeros = x.scales((x.out, 1), np.float16), x.zeros(-9, 9, (x.out, 1))
+  one = rows or x.out, 1
+  scales, zeros = x.scales(one, np.float16), x.zeros(-9, 9, one)
   weight = weigh(x.q, zeros, scales, np.zeros(x.inputs, int))
   return weight, {
     'weight': x.q.astype(np.int8),
-    'weight_scale': scales,
-    'weight_zero_point': zeros.astype(np.int8),
+    'weight_scale': scales[0] if rows else scales,
+    'weight_zero_point': (zeros[0] if rows else zeros).astype(np.int8),
   }
 
 
-def packed(shape, seed, bits, zero=False, ordered=False, group=GROUP):
+def packed(
+  shape, seed, bits, zero=False, ordered=False, group=GROUP, apart=False
+):
   half = 1 << bits - 1
   x = Random(shape, seed, -half, half)
   count = x.inputs // group if group else 1
@@ -137,7 +140,7 @@ def packed(shape, seed, bits, zero=False, ordered=False, group=GROUP):
     made['weight_g_idx'] = of.astype(np.int32)
   if zero:
     made['weight_zero_point'] = np.ascontiguousarray(
-      pack((zeros + half).T, bits).T
+      zeros.astype(np.int8) if apart else pack((zeros + half).T, bits).T
     )
   return weigh(x.q, zeros, scales, of), made | {
     'weight_packed': pack(x.q + half, bits),
@@ -196,7 +199,7 @@ FORMATS = {
   ),
   'fp8-bytes': (BLOCK, part(fp8, scale_dtype=ml_dtypes.float8_e8m0fnu)),
   'fp8-tensor': (
-    {'quant_method': 'fp8', 'activation_scheme': 'static'},
+    BLOCK | {'activation_scheme': 'static'},  # One block, whatever is said.
     part(fp8, ending='scale', form='tensor'),
   ),
   'fbgemm': (
@@ -215,22 +218,41 @@ FORMATS = {
     compressed('int-quantized', num_bits=8, type='int', symmetric=False),
     int8,
   ),
+  'int-tensor': (
+    compressed('int-quantized', num_bits=8, type='int', symmetric=False),
+    part(int8, rows=1),
+  ),
   'pack': (compressed('pack-quantized', **FOUR), part(packed, bits=4)),
   'pack-zeros': (
     compressed('pack-quantized', **FOUR, symmetric=False),
     part(packed, bits=4, zero=True, ordered=True),
   ),
+  'pack-apart': (  # Zeros that are entries themselves, with a sign.
+    compressed('pack-quantized', **FOUR, symmetric=False),
+    part(packed, bits=4, zero=True, apart=True),
+  ),
   'pack-8': (
-    compressed('pack-quantized', num_bits=8, type='int'),
+    compressed('pack-quantized', type='int'),  # Of the bits that are usual.
     part(packed, bits=8, group=0),
   ),
-  'awq': ({'quant_method': 'awq', 'bits': 4, 'group_size': GROUP}, awq),
+  'pack-2': (
+    compressed('pack-quantized', **FOUR | {'num_bits': 2}),
+    part(packed, bits=2),
+  ),
+  'awq': ({'quant_method': 'awq', 'version': 'GEMM', 'group_size': GROUP}, awq),
   'gptq': (GPTQ, gptq),
   'gptq-order': (
-    GPTQ | {'checkpoint_format': 'gptq_v2', 'desc_act': True},
+    GPTQ | {'checkpoint_format': 'gptq_v2', 'desc_act': True, 'bits': None},
     part(gptq, version=2, ordered=True),
   ),
-  'gptq-8': (GPTQ | {'bits': 8}, part(gptq, bits=8, ordered=True)),
+  'gptq-8': (
+    GPTQ | {'bits': 8, 'group_size': -1},  # Scales say how many there are.
+    part(gptq, bits=8, ordered=True),
+  ),
+  'gptq-2': (
+    GPTQ | {'bits': 2, 'format': 'gptq_v2'},
+    part(gptq, bits=2, version=2),
+  ),
 }
 TITLES = {
   'fp8': ('fp8, a scale for 32 x 20 values', 'bfloat16'),
@@ -379,7 +401,9 @@ def test_a_missing_tensor_is_named_with_its_file(pair, request):
     ('gptq', 'qzeros', lambda x: x.astype(np.float32)),
     ('gptq', 'g_idx', lambda x: x[1:]),
     ('gptq', 'g_idx', lambda x: x + 1),
+    ('gptq', 'g_idx', lambda x: x - 1),
     ('int-quantized', 'weight_zero_point', lambda x: x[1:]),
+    ('int-quantized', 'weight_zero_point', lambda x: x.astype(np.float32)),
     ('gptq', 'qweight', lambda x: x[1:]),
   ],
 )
@@ -398,15 +422,18 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
     *(({'quant_method': x}, x) for x in ('bitsandbytes', 'auto-round')),
     ({'bits': 4}, 'quant_method'),
     ({'quant_method': ['fp8']}, 'quant_method'),
-    (BLOCK | {'ignore': ['re:(']}, 'ignore'),
+    *((BLOCK | {'ignore': x}, 'ignore') for x in (['re:('], [3], 'lm_head')),
     ('fp8', 'quantization_config'),
-    (BLOCK | {'weight_block_size': [128]}, 'weight_block_size'),
+    *(
+      (BLOCK | {'weight_block_size': x}, 'weight_block_size')
+      for x in ([128], [128, 0], [128, 1.5], [128] * 3, 128)
+    ),
     (BLOCK | {'expert_dtype': 'fp4'}, 'expert_dtype'),
     (BLOCK | {'modules_to_not_convert': 'lm_head'}, 'modules_to_not_convert'),
     (GPTQ | {'bits': 3}, 'bits'),
     (GPTQ | {'checkpoint_format': 'marlin'}, 'checkpoint_format'),
     (GPTQ | {'is_marlin_format': True}, 'is_marlin_format'),
-    (GPTQ | {'group_size': 0}, 'group_size'),
+    *((GPTQ | {'group_size': x}, 'group_size') for x in (0, -2, 16.0)),
     ({'quant_method': 'awq', 'version': 'gemv'}, 'version'),
     ({'quant_method': 'awq', 'backend': 'llm-awq'}, 'backend'),
     ({'quant_method': 'awq', 'zero_point': False}, 'zero_point'),
@@ -414,6 +441,12 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
     (compressed('mixed-precision', num_bits=4), 'format'),
     (compressed('pack-quantized', num_bits=3), 'num_bits'),
     (compressed('pack-quantized') | {'config_groups': {}}, 'config_groups'),
+    (
+      compressed('pack-quantized')
+      | {'config_groups': {x: {'weights': {'num_bits': x}} for x in (4, 8)}},
+      'config_groups with num_bits of .4, 8.',
+    ),
+    (compressed('pack-quantized') | {'config_groups': [4]}, 'config_groups'),
     (
       compressed('int-quantized', num_bits=8)
       | {'sparsity_config': {'format': 'sparse-24-bitmask'}},
@@ -469,3 +502,25 @@ def test_blocks_that_do_not_fit_their_scales_are_named(blocks, scales):
   }
   layout = quantization.METHODS['mxfp4']({})
   refused('w_blocks', quantization.join, layout, tensors)
+
+
+def test_weights_in_mxfp4_are_eighths_of_powers_of_two(tmp_path, monkeypatch):
+  """Two values in a byte, 32 with a scale; inputs lie behind outputs."""
+  random, table = np.random.default_rng(0), [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+  table += [-x for x in table]
+  packed = random.integers(0, 256, (2, 3, 2, 16), np.uint8)
+  scales = random.integers(120, 130, (2, 3, 2), np.uint8)
+  expected = np.zeros((2, 64, 3))
+  for x, out, at in np.ndindex(2, 3, 64):
+    byte = packed[x, out, at // 32, at % 32 // 2]
+    value = table[byte >> 4 if at % 2 else byte & 15]
+    expected[x, at, out] = value * 2.0 ** (int(scales[x, out, at // 32]) - 127)
+  stored = {'w_blocks': packed, 'w_scales': scales}
+  folder = directories.write(tmp_path / 'few', {}, stored)
+  method = {'quantization_config': {'quant_method': 'mxfp4'}}
+  _, join = quantization.split(folder, method)
+  monkeypatch.setattr(quantization, '_VALUES', 40)
+  weight = join(files.open_tensors(folder))['w']
+  assert weight.title == 'mxfp4, a scale for 1 x 32 values'
+  for cut in ((slice(None),) * 3, (slice(1, 2), slice(5, 62), slice(1, 3))):
+    np.testing.assert_array_equal(weight.read(cut), expected[cut])
