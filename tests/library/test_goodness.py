@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from specjax.stats import fit_tests
 
@@ -26,6 +27,11 @@ def test_power_is_how_often_another_law_is_seen():
   stated = fit_tests.power(SAMPLES, [(EXPECTED, OTHER)], 0.05)
   assert 0.5 < stated < 0.95
   assert abs(rejected(OTHER, 0.05) - stated) < 0.03
+  # Seven groups each time, and as far apart as two of them are.
+  apart = 2 * SAMPLES * 0.03**2 * (1 / 0.4 + 1 / 0.3)
+  exact = stats.ncx2.sf(stats.chi2.isf(0.05, 12), 12, apart)
+  found = fit_tests.power(SAMPLES, [(EXPECTED, OTHER)] * 2, 0.05)
+  assert found == pytest.approx(exact)
   # Of the same distribution nothing but the false alarms are seen.
   assert fit_tests.power(SAMPLES, [(EXPECTED, EXPECTED)], 0.05) == 0.05
 
@@ -33,10 +39,25 @@ def test_power_is_how_often_another_law_is_seen():
 def test_the_impossible_is_seen_at_once():
   counts = np.zeros(8, int)
   counts[[0, 7]] = 1000, 1
+  assert fit_tests.fit(counts, EXPECTED) == (np.inf, 1)
   assert fit_tests.fit(counts, EXPECTED).p_value == 0
-  never = OTHER.copy()
-  never[[0, 7]] = OTHER[0] - 0.1, 0.1
-  assert fit_tests.power(SAMPLES, [(EXPECTED, never)], 1e-6) == 1
+  drawn = np.array([0, 1, 7])
+  found = fit_tests.fit_drawn(drawn, np.tile(EXPECTED, (3, 1)))
+  assert found == (np.inf, 1)
+  # Expected more than fifty times, it is as good as certain to happen.
+  for share, certain in ((0.025, False), (0.02525, True)):
+    never = EXPECTED.copy()
+    never[[0, 7]] = EXPECTED[0] - share, share
+    found = fit_tests.power(SAMPLES, [(EXPECTED, never)], 1e-6)
+    assert (found == 1) == certain
+
+
+def test_counts_are_judged_by_a_g_test():
+  counts, probs = np.array([1, 40, 159]), np.array([0.05, 0.25, 0.7])
+  found = fit_tests.fit(counts, probs)
+  g = stats.power_divergence(counts, 200 * probs, lambda_='log-likelihood')
+  assert found == (pytest.approx(g.statistic), 2)
+  assert found.p_value == pytest.approx(g.pvalue)
 
 
 def test_draws_of_one_law_are_judged_by_pearsons_statistic():
@@ -50,14 +71,27 @@ def test_draws_of_one_law_are_judged_by_pearsons_statistic():
   pearson = ((np.bincount(drawn) - expected) ** 2 / expected).sum()
   assert found.freedom == 3
   assert found.statistic == pytest.approx(pearson)
+  # Only what varies by more than one token counts.
+  for law, freedom in (
+    ((0.5, 0.5), 0),
+    ((0.005, 0.015, 0.08, 0.2, 0.3, 0.4), 4),
+  ):
+    draws = 4 if freedom == 0 else 100
+    probs = np.tile(law, (draws, 1))
+    assert fit_tests.fit_drawn(np.ones(draws, int), probs).freedom == freedom
 
 
-def test_rare_outcomes_share_a_group():
-  group = fit_tests.groups(EXPECTED, 200)
-  assert group[7] == -1
-  expected = np.bincount(group[:7], 200 * EXPECTED[:7])
-  assert (expected >= 10).all()
-  assert expected.sum() == pytest.approx(200)
+@pytest.mark.parametrize(
+  ('samples', 'expected'),
+  [
+    # The rarest three are expected 6 + 3 + 1 times, the fourth ten times.
+    (200, [4, 3, 2, 1, 0, 0, 0, -1]),
+    (24, [0, 0, 0, 0, 0, 0, 0, -1]),  # The likeliest alone 9.6 times.
+    (5, [0, 0, 0, 0, 0, 0, 0, -1]),
+  ],
+)
+def test_rare_outcomes_share_a_group(samples, expected):
+  assert fit_tests.groups(EXPECTED, samples).tolist() == expected
 
 
 def test_samples_are_put_together():
