@@ -77,7 +77,6 @@ def test_a_better_reading_is_found_and_a_worse_one_is_not():
 
 @pytest.mark.parametrize(
   ('accepted', 'more', 'better'),
-  # A twentieth of what is accepted, and at least .02 a draft.
   [(500, 24, False), (500, 26, True), (100, 19, False), (100, 21, True)],
 )
 def test_a_difference_that_is_sure_but_slight_is_not_clear(
@@ -93,11 +92,6 @@ def test_a_difference_that_is_sure_but_slight_is_not_clear(
   assert [found.low, found.high] == pytest.approx(ends)
   assert found.low > 0
   assert found.better == better
-  alone = readings.compare(base, other, 0)
-  assert alone == readings.compare(base, other, 1)
-  few = readings.compare(*(Look(*(x[:4] for x in y)) for y in (base, other)), 1)
-  assert np.isnan(few.low)
-  assert not few.better
 
 
 def test_a_reading_that_drafts_fewer_tokens_is_compared_over_these():

@@ -30,12 +30,10 @@ def test_speedup_is_paired():
   seconds = base / 2 + [0, 1e-3, 0, -1e-3, 0, 0]
   found = metrics.speedup(base, [8] * 6, seconds, [8] * 6)
   assert found.interval == pytest.approx([2.0, 2.0], abs=0.002)
-  # The inverse has the inverse ends; rates are averaged by unit.
+  # The inverse has the inverse ends.
   one, other = (base, [8] * 6), (seconds, [8, 7, 8, 6, 9, 8])
   there, back = metrics.speedup(*one, *other), metrics.speedup(*other, *one)
   assert back.interval == pytest.approx([1 / there.high, 1 / there.low])
-  rates = metrics.speedup_of_rates([1, 2], [8, 4], [2, 1], [8, 9])
-  assert rates.value == (8 / 2 + 9 / 1) / (8 / 1 + 4 / 2)
 
 
 def test_intervals_end_where_values_do():
@@ -92,26 +90,11 @@ def test_acceptance_by_context():
   assert near['acceptance_ci'][1] == 1
   assert empty['steps'] == 0
   assert np.isnan(empty['acceptance'])
-  # A step belongs to the bin that its text begins; one that was cut to none.
-  steps = [[0, 2, -1]], [[2, 3, 2]], [[8, 10, 12]]
-  bins = metrics.by_context(*map(np.array, steps), [8, 10, 12, 13])
-  assert [list(one.values())[:4] for one in bins[:2]] == [
-    [8, 10, 1, 0], [10, 12, 1, 2 / 3],
-  ]  # fmt: skip
-  assert bins[2]['steps'] == 0
 
 
 def test_the_same_lengths_everywhere_say_nothing_of_their_memory():
   found = metrics.autocorrelation(np.ones((2, 6), int))
   assert np.isnan([one.value for one in found]).tolist() == [True] * 4
-
-
-def test_lengths_are_correlated_over_pairs_of_whole_steps():
-  first = metrics.autocorrelation(np.array([[0, 3, 1, -1, 2], [2, 0, 2, 1, 1]]))
-  one, two = [0, 3, 2, 0, 2, 1], [3, 1, 0, 2, 1, 1]
-  assert first[0].value == pytest.approx(np.corrcoef(one, two)[0, 1])
-  one, two = [0, 1, 2, 0, 2], [1, 2, 2, 1, 1]
-  assert first[1].value == pytest.approx(np.corrcoef(one, two)[0, 1])
 
 
 def test_autocorrelation_of_independent_steps_is_near_zero():
