@@ -75,10 +75,8 @@ def compare(configured: Look, other: Look, alternatives: int) -> Difference:
     configured.tokens,
     configured.places,
   )
-  reach = math.nan
-  if found.error == 0 and metrics.enough(len(other.places)):
-    reach = 0.0  # Every prompt says the same.
-  elif metrics.enough(found.freedom + 1):
+  reach = 0.0  # Every prompt says the same.
+  if found.error != 0:  # NaN of few prompts.
     chance = 1 - CHANCE / max(alternatives, 1) / 2
     reach = float(special.stdtrit(found.freedom, chance)) * found.error
   clear = max(CLEAR * configured.mean, LEAST)

@@ -147,6 +147,7 @@ def test_holm_rejects_by_rank():
     True, True, False, True,
   ]  # fmt: skip
   assert fit_tests.holm([0.04, 0.02, 0.03], 0.05) == [False] * 3
+  assert fit_tests.holm([0.05, 0.025], 0.05) == [True] * 2  # At the bounds.
   assert fit_tests.holm([], 0.05) == []
 
 

@@ -39,7 +39,12 @@ def test_what_can_be_is_let_pass():
   assert sanity_checks.find(made.row()) == []  # Not timed.
   # As many tokens as can be: all that was drafted, and one more.
   most = made.row() | {'tau': made.row()['gamma'] + 1.0}
-  assert not [x for x in sanity_checks.find(most) if 'outside' in x]
+  for probability in (-0.0005, 1.0005):  # That is rounding.
+    one = most | {'alpha': probability}
+    assert not [x for x in sanity_checks.find(one) if 'outside' in x]
+  costs = (0.994, 0), (0.996, -0.004), (1, -0.006), (None, None)
+  found = [sanity_checks.noise({'v': v, 'c': c})[:6] for v, c in costs]
+  assert found == ['v 0.99', '', 'c -0.0', '']
   nothing = {'alpha': None, 'unit_prefixes': [0] * 8, 'alpha_mle': None}
   assert sanity_checks.find(timed(**nothing)) == []
 
@@ -55,8 +60,8 @@ def test_committed_rows_can_be():
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    ({'alpha': 1.01}, 'alpha is 1.01, outside'),
-    ({'alpha': -0.01}, 'alpha is -0.01, outside'),
+    ({'alpha': 1.0015}, r'alpha is 1\.00[12], outside'),
+    ({'alpha': -0.0015}, r'alpha is -0\.0015, outside'),
     ({'acceptance': 1.2}, 'acceptance is 1.2, outside'),
     ({'acceptance_by_position': [0.5, 1.5]}, 'is 1.5, outside'),
     ({'coverage': -1.0}, 'coverage is -1, outside'),
@@ -75,6 +80,8 @@ def test_committed_rows_can_be():
       'baseline_tokens_per_second is inf',
     ),
     ({'speedup': None}, 'speedup is None, not above 0'),
+    ({'speedup': 0.0, 'timed': False}, r'speedup is 0\.0, not above 0'),
+    ({'v': 0.0}, r'v is 0\.00, below 1'),
   ],
 )
 def test_what_cannot_be_is_found(changes, words):
@@ -99,6 +106,7 @@ def test_a_slow_baseline_is_seen_in_the_speedup_and_in_v():
   assert v.startswith('v is 0.77, below 1: scoring 3 tokens took less time')
   for sentence in (speedup, v):
     assert 'measure again' in sentence
+  assert len(sanity_checks.find(slower_baseline(1.4))) == 1
 
 
 def test_noise_is_not_called_impossible():
@@ -153,7 +161,7 @@ def test_a_batch_steps_as_often_as_its_slowest_row():
   assert 'a step took less time than a plain one' in found
 
 
-def test_warnings_name_the_cell():
+def test_warnings_name_the_cell(capsys):
   good, bad = timed(), timed(gamma=4)
   rows = [
     row | {'impossible': sanity_checks.find(row)}
@@ -163,4 +171,6 @@ def test_warnings_name_the_cell():
   assert found.startswith(
     'domain code, temperature 0.0, drafter draft, verifier token, gamma 4: tau '
   )
+  sanity_checks.warn(rows)
+  assert capsys.readouterr() == ('', f'warning: {found}\n')
   assert sanity_checks.without(rows) == rows[:1]

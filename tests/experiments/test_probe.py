@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from specjax import pair
 from specjax.bench import measure, replay, results
@@ -68,16 +69,29 @@ def test_a_better_reading_is_found_and_a_worse_one_is_not():
   base, better, worse = draw(np.random.default_rng(2), [0.4, 0.5, 0.3])
   assert readings.compare(base, better, 2).better
   assert not readings.compare(base, worse, 2).better
-  # A difference that is sure but slight is not clear.
-  places, accepted = np.full(32, 1000), np.full((32, 1), 500)
-  base = Look(places, accepted + np.arange(32)[:, None] % 2)
-  found = readings.compare(base, base._replace(accepted=base.accepted + 5), 1)
-  assert found.low > 0
-  assert not found.better
   rows = {'a': (0.4, True), 'b': (0.6, True), 'c': (0.9, False)}
   found = {n: readings.Difference(v, 0, 1, b) for n, (v, b) in rows.items()}
   assert readings.best_of(found) == 'b'
   assert readings.best_of({'c': found['c']}) == CONFIGURED
+
+
+@pytest.mark.parametrize(
+  ('accepted', 'more', 'better'),
+  [(500, 24, False), (500, 26, True), (100, 19, False), (100, 21, True)],
+)
+def test_a_difference_that_is_sure_but_slight_is_not_clear(
+  accepted, more, better
+):
+  base = Look(np.full(32, 1000), np.full((32, 1), accepted))
+  more = more + np.array([-1, 1] * 16)[:, None]
+  other = base._replace(accepted=base.accepted + more)
+  found = readings.compare(base, other, 4)
+  error = np.std(more / 1000, ddof=1) / 32**0.5
+  reach = stats.t(31).ppf(1 - 0.05 / 4 / 2) * error
+  ends = more.mean() / 1000 + np.array([-reach, reach])
+  assert [found.low, found.high] == pytest.approx(ends)
+  assert found.low > 0
+  assert found.better == better
 
 
 def test_a_reading_that_drafts_fewer_tokens_is_compared_over_these():

@@ -20,8 +20,12 @@ def test_rows_come_back(tmp_path):
   assert again.rows == [{'schema': SCHEMA} | row()]
   assert again.has(**row())
   assert not again.has(**row(gamma=3))
-  with pytest.raises(ValueError, match=r'another config .*seed.*results'):
-    results.Folder(tmp_path / 'a', {'seed': 1})
+  with pytest.raises(ValueError, match=r'\(different: more, seed\); .*results'):
+    results.Folder(tmp_path / 'a', {'seed': 1, 'more': 2})
+  assert results.existing_run(tmp_path / 'a').rows == again.rows
+  again.add(row(program='predict'))
+  with pytest.raises(ValueError, match=r'^folder: .*/a holds rows of predict;'):
+    results.existing_run(tmp_path / 'a')
 
 
 def test_truncated_last_line_is_dropped_and_the_rest_kept(tmp_path):
@@ -60,14 +64,17 @@ def test_folders_that_do_not_belong_together_are_left_out(tmp_path):
     'good': [{'program': 'run', 'config': 'a'}] * 2,
     'mixed': [{'program': 'run', 'config': name} for name in 'ab'],
     'other': [{'program': name, 'config': 'a'} for name in ('run', 'parity')],
+    'silent': [{'program': 'run', 'config': 'a'}, {}],
   }.items():
     folder = results.Folder(tmp_path / name, {})
     for gamma, more in enumerate(rows):
       folder.add(row(gamma=gamma, **more))
-  found, (configs, programs) = results.read_folders(tmp_path, lambda row: '')
+  found, said = results.read_folders(tmp_path, lambda row: '')
+  configs, programs, silent = said
   assert list(found) == ['good']
   assert 'several configs (a, b)' in configs
   assert 'several programs (parity, run)' in programs
+  assert '1 of 2 rows do not say which program made them' in silent
   with pytest.raises(ValueError, match='no folder'):
     results.read_folders(tmp_path / 'nowhere', lambda row: '')
 

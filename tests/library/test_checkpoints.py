@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
-from specjax.checkpoints import files
+from specjax.checkpoints import files, loading
 from specjax.checkpoints.families import values
 from specjax.models import transformer
 from tests.support.directories import (
@@ -103,15 +103,19 @@ def test_load_ignores_stored_frequencies(saved):
   checkpoints.load(saved)
 
 
-def test_tied_head_may_be_stored_only_as_a_copy(tmp_path):
+def test_tied_head_may_be_stored_only_as_a_copy(tmp_path, monkeypatch):
   model, params = make(TIED)
   path = tmp_path / 'model'
   checkpoints.save(path, model, params, dtype=jnp.float32)
   table = np.asarray(params['embedding'])
   edit_tensors(path, lambda t: t.update({'lm_head.weight': table}))
   assert_same(checkpoints.load(path)[1], params)
-  edit_tensors(path, lambda t: t.update({'lm_head.weight': table + 1}))
-  refused(r'unused.*lm_head', checkpoints.load, path)
+  monkeypatch.setattr(loading, '_ROWS', 4)
+  for place in ((0, 0), (4, 0), (10, 7)):  # Any number of it.
+    other = table.copy()
+    other[place] += 1
+    edit_tensors(path, lambda t, x=other: t.update({'lm_head.weight': x}))
+    refused(r'unused.*lm_head', checkpoints.load, path)
 
 
 def test_load_rejects_an_incomplete_directory(saved, tmp_path):
@@ -219,10 +223,13 @@ def test_eos_ids_come_from_the_first_file_that_has_them(saved):
   generation = saved / 'generation_config.json'
   generation.write_text('{"eos_token_id": [5, 2]}')
   assert checkpoints.eos_ids(saved) == (5, 2)
-  generation.unlink()
+  generation.write_text('{}')
   assert checkpoints.eos_ids(saved) == (3,)
-  edit_config(saved, eos_token_id='</s>')
-  refused('eos_token_id', checkpoints.eos_ids, saved)
+  edit_config(saved, eos_token_id=[2, 0])
+  assert checkpoints.eos_ids(saved) == (2, 0)
+  for wrong in ('</s>', -1, [True], [2, 3.0]):
+    edit_config(saved, eos_token_id=wrong)
+    refused('config.json: eos_token_id = ', checkpoints.eos_ids, saved)
 
 
 @pytest.mark.parametrize(('eos', 'ids'), [((4,), 4), ((4, 7), [4, 7])])

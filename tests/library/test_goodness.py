@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from specjax.stats import fit_tests
 
@@ -33,10 +34,25 @@ def test_power_is_how_often_another_law_is_seen():
 def test_the_impossible_is_seen_at_once():
   counts = np.zeros(8, int)
   counts[[0, 7]] = 1000, 1
+  assert fit_tests.fit(counts, EXPECTED) == (np.inf, 1)
   assert fit_tests.fit(counts, EXPECTED).p_value == 0
-  never = OTHER.copy()
-  never[[0, 7]] = OTHER[0] - 0.1, 0.1
-  assert fit_tests.power(SAMPLES, [(EXPECTED, never)], 1e-6) == 1
+  drawn = np.array([0, 1, 7])
+  found = fit_tests.fit_drawn(drawn, np.tile(EXPECTED, (3, 1)))
+  assert found == (np.inf, 1)
+  # Expected more than fifty times, it is as good as certain to happen.
+  for share, certain in ((0.025, False), (0.02525, True)):
+    never = EXPECTED.copy()
+    never[[0, 7]] = EXPECTED[0] - share, share
+    found = fit_tests.power(SAMPLES, [(EXPECTED, never)], 1e-6)
+    assert (found == 1) == certain
+
+
+def test_counts_are_judged_by_a_g_test():
+  counts, probs = np.array([1, 40, 159]), np.array([0.05, 0.25, 0.7])
+  found = fit_tests.fit(counts, probs)
+  g = stats.power_divergence(counts, 200 * probs, lambda_='log-likelihood')
+  assert found == (pytest.approx(g.statistic), 2)
+  assert found.p_value == pytest.approx(g.pvalue)
 
 
 def test_draws_of_one_law_are_judged_by_pearsons_statistic():
@@ -53,11 +69,11 @@ def test_draws_of_one_law_are_judged_by_pearsons_statistic():
 
 
 def test_rare_outcomes_share_a_group():
-  group = fit_tests.groups(EXPECTED, 200)
-  assert group[7] == -1
-  expected = np.bincount(group[:7], 200 * EXPECTED[:7])
-  assert (expected >= 10).all()
-  assert expected.sum() == pytest.approx(200)
+  """The rarest are expected 1 + 3 + 6 times, the fourth ten times."""
+  found = fit_tests.groups(EXPECTED, 200)
+  assert found.tolist() == [4, 3, 2, 1, 0, 0, 0, -1]
+  for samples in (24, 5):  # Of 24 the likeliest alone is expected 9.6 times.
+    assert fit_tests.groups(EXPECTED, samples).tolist() == [0] * 7 + [-1]
 
 
 def test_samples_are_put_together():

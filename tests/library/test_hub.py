@@ -66,6 +66,16 @@ def test_a_directory_comes_before_a_name(directory, cache, monkeypatch):
   assert checkpoints.describe('owner/x@y').stored_bytes
   assert checkpoints.title_of('owner/x@y') == 'x@y'
   assert checkpoints.revision_of('owner/x@y') is None
+  for folder in (
+    'datasets--a--b/snapshots',
+    'models--a--b/blobs',
+    'models/snapshots',
+  ):
+    assert checkpoints.revision_of(f'/{folder}/commit') is None
+  # A file is no model, and nothing is asked for.
+  (directory.parent / 'owner/file').touch()
+  refused('no directory and no GGUF', checkpoints.locate, 'owner/file')
+  refused('must be a directory or .*, got 3', checkpoints.locate, 3)
 
 
 def test_a_heads_name_is_read_like_that_of_a_model(cache):
@@ -198,9 +208,12 @@ def local(cause):
       http(errors.HfHubHTTPError, 500, '500: sorry'),
       '(500: sorry)', 'try again',
     ),
-    (
-      http(errors.HfHubHTTPError, 401, '401: bad token'),
-      'may not be read with this token (401: bad token)', 'HF_TOKEN',
+    *(
+      (
+        http(errors.HfHubHTTPError, status, 'bad token'),
+        'may not be read with this token (bad token)', 'HF_TOKEN',
+      )
+      for status in (401, 403)
     ),
     (OSError(28, 'No space left on device'), 'No space left', 'try again'),
   ],

@@ -88,7 +88,7 @@ NORM = 'model.norm.weight'
 @pytest.mark.parametrize(
   ('lie', 'message'),
   [
-    (None, 'weight_map'),
+    *((nothing, 'has no weight_map; copy') for nothing in (None, {})),
     (
       {f'{NORM}s': 'model-0.safetensors'},
       rf'model-0.safetensors lacks tensors .*: {NORM}s; copy',
@@ -102,7 +102,7 @@ NORM = 'model.norm.weight'
 )
 def test_an_index_that_lies_is_refused(lie, message, directory):
   places = shard(directory)
-  index = {} if lie is None else {'weight_map': places | lie}
+  index = {'weight_map': lie and places | lie}
   (directory / INDEX).write_text(json.dumps(index))
   refused(message, checkpoints.load, directory)
 

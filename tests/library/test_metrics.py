@@ -30,6 +30,10 @@ def test_speedup_is_paired():
   seconds = base / 2 + [0, 1e-3, 0, -1e-3, 0, 0]
   found = metrics.speedup(base, [8] * 6, seconds, [8] * 6)
   assert found.interval == pytest.approx([2.0, 2.0], abs=0.002)
+  # The inverse has the inverse ends.
+  one, other = (base, [8] * 6), (seconds, [8, 7, 8, 6, 9, 8])
+  there, back = metrics.speedup(*one, *other), metrics.speedup(*other, *one)
+  assert back.interval == pytest.approx([1 / there.high, 1 / there.low])
 
 
 def test_intervals_end_where_values_do():
@@ -71,9 +75,9 @@ def test_requests_count_alike_in_the_interval_of_their_mean():
 
 
 def test_repetition():
-  assert metrics.repetition([[1, 2, 3, 4, 5, 6]]) == 0
-  # 1234, 2341, 3412, 4123, then 1234 again.
-  assert metrics.repetition([[1, 2, 3, 4, 1, 2, 3, 4]]) == pytest.approx(0.2)
+  # 1234, 2341, 3412, 4123, then 1234 again; in another text it is new.
+  texts = [[1, 2, 3, 4, 1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
+  assert metrics.repetition(texts) == 1 / 9
   assert np.isnan(metrics.repetition([[1, 2]]))
 
 
@@ -89,7 +93,8 @@ def test_acceptance_by_context():
 
 
 def test_the_same_lengths_everywhere_say_nothing_of_their_memory():
-  assert np.isnan(metrics.autocorrelation(np.ones((2, 6), int))[0].value)
+  found = metrics.autocorrelation(np.ones((2, 6), int))
+  assert np.isnan([one.value for one in found]).tolist() == [True] * 4
 
 
 def test_autocorrelation_of_independent_steps_is_near_zero():

@@ -84,6 +84,7 @@ def test_tokens_of_a_tree_by_depth():
   """1 + .5 + .2 for the root's children, .5 * .4 + .5 * .1 for the first's."""
   table = [[0.5, 0.2], [0.4, 0.1]]
   assert theory.tree_tokens((0, 0, 1, 1), table) == pytest.approx(1.95)
+  assert theory.tree_tokens((0, 0, 0), table) == 1.7  # A third has no chance.
   # Below the last row it goes on as there.
   assert theory.tree_tokens((0, 1, 2), table) == pytest.approx(1.78)
 
@@ -110,7 +111,8 @@ def test_equation_1_and_its_inverse():
 def test_break_even():
   alpha = theory.break_even_alpha(3, 0.1, 1.2)
   assert theory.speedup(alpha, 3, 0.1, 1.2) == pytest.approx(1)
-  assert theory.break_even_alpha(3, 0.1, 0.5) == 0
+  assert theory.break_even_alpha(3, 0.1) == theory.break_even_alpha(3, 0.1, 1)
+  assert theory.break_even_alpha(2, 0.25, 0.5) == 0
   assert np.isnan(theory.break_even_alpha(3, 1.0, 1.2))
   tokens = float(theory.tokens_per_call(0.7, 3))
   c = theory.break_even_c(tokens, 3, 1.2)
@@ -118,7 +120,9 @@ def test_break_even():
   assert theory.speedup(0.7, 3, c, 1.2) == pytest.approx(1)
   assert theory.speedup(0.7, 3, 0.1, v) == pytest.approx(1)
   # Scoring takes all of it, drafting leaves less than a plain step.
-  assert np.isnan(theory.break_even_c(2.0, 3, 2.1))
+  assert theory.break_even_c(2.5, 3) == 0.5
+  assert theory.break_even_v(2.0, 2, 0.5) == 1
+  assert np.isnan(theory.break_even_c(2.0, 3, 2.0))
   assert np.isnan(theory.break_even_v(2.0, 3, 0.4))
 
 

@@ -87,6 +87,11 @@ BUILT = {
     Tokens(2, {0: b'a'}, special={1: 'unk'}, unknown=1),
     None, [[0], [0, 1], [1]],
   ),
+  'or else the first token, and a name is spelled': (
+    Tokens(3, {0: b'a', 1: b'\xff'}, special={2: 'aé'}),
+    Tokens(3, {1: b'a', 2: 'é'.encode()}),
+    [1, 3, 3], [[1], [0], [1, 2]],
+  ),
 }  # fmt: skip
 
 
@@ -374,6 +379,11 @@ def test_what_a_tokenizer_says_of_its_tokens():
   assert (found.ends, found.begin, found.unknown) == ((8, 2), 8, None)
   assert sorted(found.special) == [0, 8]
   assert sorted(found.texts) == [*range(1, 8)]
+  # What looks like a byte is one where bytes are no letters, and not added.
+  other = sentence_piece()
+  other.add_tokens(['<0x41>'])
+  found = tokens.read_tokens('the draft', other, 10)
+  assert (found.texts[9], found.fallback) == (b'<0x41>', {2, 3})
 
 
 @pytest.mark.parametrize('target_first', [False, True])

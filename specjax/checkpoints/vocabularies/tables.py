@@ -49,7 +49,7 @@ class Overlap:
   target: int
   draft: int
   can_draft: np.ndarray = dataclasses.field(repr=False, compare=False)
-  spelled: float = 1.0
+  spelled: float
 
   @property
   def share(self) -> float:

@@ -109,7 +109,6 @@ def _writes(who: str, tokenizer: Any) -> tuple[bool, Any]:
     parts = json.loads(backend.to_str())
     model = parts.pop('model')
     kind = model['type']
-    parts.pop('added_tokens', None)
     found = list(_parts(parts))
     names = {part['type'] for part in found}
     marks = 'Metaspace' in names or any(
