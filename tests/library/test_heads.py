@@ -294,7 +294,7 @@ def test_what_a_saved_head_does_not_allow_is_refused(folder, tmp_path):
 
 
 def test_a_head_is_written_whole_or_not_at_all(tmp_path):
-  path, params = tmp_path / 'a' / 'head', {'fuse': {'w': np.ones((1, 2))}}
+  path, params = tmp_path / 'a/b/head', {'fuse': {'w': np.ones((1, 2))}}
   with pytest.raises(TypeError):
     files.save(path, {'kind': object()}, params)
   assert not [*path.parent.iterdir()]

@@ -42,7 +42,8 @@ def test_the_table_is_what_the_target_nearly_said():
   assert len(parents) == 7
   propose = jax.jit(drafter.propose)
   params = models.params_of('recycling, tree')
-  prompts = (*models.PROMPTS[:5], (9, 8) * 17)  # 33 rows are 2 blocks and one.
+  # 33 rows are two blocks and one more, which reads a new token.
+  prompts = *models.PROMPTS[:5], (*(9, 8) * 16, 5, 6)
   state = models.begin('recycling, tree', prompts=prompts, eos=())
   grown = 0
   for _ in range(4):
