@@ -120,6 +120,7 @@ recycling.load(HOST, candidates=0) => candidates must be a whole
 recycling.load(HOST, candidates=12) => candidates is 12, but the vocabulary
 recycling.load(HOST, nodes=3).make(4) => nodes is 3, but a draft of depth 4
 recycling.make(TARGET, 0) => must be at least 1
+recycling.make(TARGET, 1, 0) => must be at least 1, got 1 and 0
 
 skip.load(HOST) => are empty, and the whole target saves nothing
 skip.load(HOST, skip=(2,)) => skip is (2,), but the layers of the target are 0
@@ -149,6 +150,7 @@ eagle.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
 lm.load(HOST, 'nowhere', window=9, sinks=512) => sinks must be ... below 512
 mtp.load(HOST, window=9, sinks=512) => sinks must be ... below 512
 medusa.load(HOST, 'nowhere', window=4) => 'window' is no option of this drafter
+medusa.load(HOST, 'nowhere', vocabulary=4) => 'vocabulary' is no option of
 
 cascade.make(TABLE, plain.make(), 2) => proposes nothing
 cascade.make(TABLE, CHAIN._replace(taps=(1,)), 2) => reads layers (1,)
@@ -171,7 +173,9 @@ early_exit.load(HOST, layers=1.5) => layers must be a whole number
 early_exit.trainable(TARGET, 1, 0) => rank must be at least 1
 eagle.trainable(TARGET, taps=(0, 2)) => layers that do not exist
 eagle.trainable(TARGET, 2) => version must be 1 or 3
-eagle.trainable(TARGET, 1, taps=(0, 1)) => reads one layer
+eagle.trainable(TARGET, 1, taps=(0,)) => reads one layer, the last (1); leave
+eagle.trainable(TARGET, taps=(-1, 1)) => layers that do not exist
+eagle.trainable(TARGET, taps=(1, 1)) => order of the layers, each once
 eagle.trainable(TARGET, join='sum') => join must be linear or pair
 eagle.trainable(TARGET, draft_vocab=4)
   => draft_vocab is 4: leave it out, and give the number of tokens as
@@ -187,6 +191,7 @@ eagle.trainable(TARGET, norms=('taps', 'fused')) => taps and fused: choose one
 eagle.trainable(TARGET, 1, norms=('fused',)) => which version 1 has not
 eagle.trainable(TARGET, norms=('carried',)) => but not last
 eagle.trainable(TARGET, 1, projects=False, width=16) => as wide as its target, 8
+eagle.trainable(TARGET, 1, join='pair', width=16) => as wide as its target, 8
 eagle.trainable(TARGET, start='draft') => start must be 'target' or empty,
 eagle.trainable(TARGET, start='target', version=1) => is of version 3
 eagle.trainable(TARGET, start='target', width=8, taps=(0,))
@@ -201,6 +206,11 @@ dflash.trainable(TARGET, **SIZES | {'taps': (0, 2)}) => name layers that do
 dflash.trainable(TARGET, **SIZES | {'correction': 'lstm'})
   => correction must be one of
 dflash.trainable(TARGET, **SIZES | {'confidence': 'token'}) => needs one
+dflash.trainable(TARGET, **SIZES | {'rank': 0}) => rank must
+dflash.trainable(TARGET, **SIZES | {'conv': -1}) => conv must
+dflash.trainable(TARGET, **SIZES | {'confidence': 'both'}) => confidence must
+dflash.load(HOST, 'nowhere', block=-1) => block must be a whole number of at
+dflash.load(HOST, 'x', tree=4, policy=STOPS) => tree and policy are both given
 dflash.trainable(TARGET, **SIZES | {'windows': (8,)}) => windows has 1 entries
 dflash.trainable(TARGET, **SIZES | {'windows': (8, 2)}) => one width, got (8, 2)
 dflash.trainable(TARGET, **SIZES | {'windows': (2, 2)}) => shorter than a block

@@ -15,8 +15,9 @@ from flax import linen as nn
 from specjax import sampling
 from specjax.checkpoints.files import CheckpointError
 from specjax.drafters import dflash
-from specjax.drafters.dflash import training
-from specjax.drafters.dflash.module import Head, sizes_of
+from specjax.drafters.dflash import corrections, training
+from specjax.drafters.dflash.corrections import Places
+from specjax.drafters.dflash.module import BlockConv, Head, sizes_of
 from specjax.drafters.heads import published
 from specjax.drafters.heads.trainable import Seen
 from specjax.loop import generate
@@ -114,49 +115,34 @@ def say_dflash2(own, logits, hidden, tokens):
 # says the first place.
 FORMATS = {
   'vanilla': (
-    'z-lab',
-    authors(**SPARK, markov_head_type='vanilla'),
-    dspark('vanilla'),
-    heads_in_numpy.dspark,
-    True,
+    'z-lab', authors(**SPARK, markov_head_type='vanilla'), dspark('vanilla'),
+    heads_in_numpy.dspark, True,
   ),
   'gated': (
     'z-lab',
     authors(**SPARK, markov_head_type='gated', sample_from_anchor=False),
-    dspark('gated', E),
-    heads_in_numpy.dspark,
-    False,
+    dspark('gated', E), heads_in_numpy.dspark, False,
   ),
   'rnn, some tokens': (
     'speculators',
     blocks.SPECULATORS
     | {'speculators_model_type': 'dspark', 'markov_head_type': 'rnn'},
-    dspark('rnn', E + RANK, len(blocks.IDS)),
-    heads_in_numpy.dspark,
-    True,
+    dspark('rnn', E + RANK, len(blocks.IDS)), heads_in_numpy.dspark, True,
   ),
   'domino': (
     'z-lab',
     authors(
-      projector_type='domino',
-      emb_dim=RANK,
-      gru_hidden_dim=2,
-      pure_draft_prefix_len=PLAIN,
-      shift_label=True,
+      projector_type='domino', emb_dim=RANK, gru_hidden_dim=2,
+      pure_draft_prefix_len=PLAIN, shift_label=True,
     ),
-    domino(),
-    say_domino,
-    True,
+    domino(), say_domino, True,
   ),
   'domino, from the first mask': (
-    'z-lab',
-    authors(projector_type='domino', pure_draft_prefix_len=PLAIN),
-    domino(),
-    say_domino,
-    False,
+    'z-lab', authors(projector_type='domino', pure_draft_prefix_len=PLAIN),
+    domino(), say_domino, False,
   ),
   'dflash2': ('z-lab', SECOND, dflash2(), say_dflash2, False),
-}
+}  # fmt: skip
 
 
 FAST = 'rnn, some tokens', 'domino', 'dflash2'
@@ -304,7 +290,7 @@ def test_training_sees_what_drafting_sees(name):
 @pytest.mark.parametrize(
   ('name', 'more'), [('dspark', 'sure'), ('dflash2', 'choice')]
 )
-def test_a_fresh_correction_is_none(name, more):
+def test_a_fresh_correction_adds_nothing_and_learns(name, more):
   """Training begins with the places of the body, and learns what is added."""
   seen, key = seen_of(1, 8), jax.random.key(1)
   weights = models.target_weights()
@@ -332,6 +318,62 @@ def test_a_fresh_correction_is_none(name, more):
     assert float(terms[term]) == pytest.approx(float(loss), abs=1e-6)
   (after, _), _ = learned(jax.tree.map(lambda x, d: x - 0.02 * d, own, slope))
   assert after < before
+
+
+def test_a_fresh_correction_is_none(monkeypatch):
+  """Training begins with the places of the body."""
+
+  @jax.jit
+  def begin(key):
+    given = Places(jnp.zeros((1, 1, V)), jnp.zeros((1, 1, E)))
+    heads = models.SPARK_HEAD, models.DOMINO_HEAD, models.DFLASH2_HEAD
+    every = [corrections.of_kind(x.sizes, x.config) for x in heads]
+    made = [x.init(key, given, method='prepare') for x in every]
+    conv = BlockConv(heads[2].sizes, heads[2].config).init(key, given.hidden)
+    return [nn.meta.unbox(x['params']) for x in (*made, conv)]
+
+  spark, domino, second, conv = jax.device_get(begin(jax.random.key(1)))
+  for zeros in spark['unembedding'], domino['unembedding'], second['after']:
+    assert not zeros.any()
+  assert (conv['base'] == [[1] * E, [0] * E]).all()
+  own = conv['own']['w'] / (0.1 * E**-0.5)
+  for x in second['before'], spark['embedding'], own:
+    assert 0.7 < x.std() < 1.4
+  # A scale to which a norm adds one is written out.
+  monkeypatch.setattr(Head, 'init', lambda *_: {})
+  norms = {'norm': {'scale': np.full(2, 0.5)}}
+  for plus in (False, True):
+    host = models.tiny(V, 2, norm_plus_one=plus)
+    made = dflash.trainable(host).init(None, norms)
+    assert made['norm']['scale'].tolist() == [0.5 + plus] * 2
+
+
+LEFT_OUT = 'max_position_embeddings', 'rope_theta', 'rms_norm_eps'
+SLIDES = authors() | {
+  'layer_types': ['sliding_attention', 'full_attention'], 'sliding_window': 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('config', 'more', 'expected'),
+  [
+    (SLIDES, {}, {'windows': (6, None), 'causal': True}),
+    (SLIDES | {'sliding_window_non_causal': True}, {}, {'causal': False}),
+    (
+      SECOND | {'is_causal': True, 'selector_top_k': 1}, dflash2(),
+      {'causal': True, 'candidates': 1, 'conv_group': 4, 'windows': (6, 6)},
+    ),
+    (authors(projector_type='domino'), domino(), {'plain': 0, 'rank': RANK}),
+    (
+      {k: x for k, x in authors().items() if k not in LEFT_OUT}, {},
+      {'max_positions': 32768, 'rope_theta': 1e4, 'norm_eps': 1e-6},
+    ),
+  ],
+)  # fmt: skip
+def test_config_json_says_how_a_block_is_read(config, more, expected, tmp_path):
+  tensors = blocks.tensors_of('z-lab') | more
+  found = published.find(blocks.write(tmp_path, config, tensors), TARGET).config
+  assert {name: found.get(name) for name in expected} == expected
 
 
 # What is refused

@@ -4,8 +4,10 @@ Its module is compared with numpy in `test_published_blocks`, and training with
 drafting in `test_corrections`.
 """
 
+import dataclasses
 import functools
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,11 @@ import pytest
 
 from specjax.certify import laws
 from specjax.drafters import dflash
-from specjax.drafters.dflash.module import Head, Places, Sizes
+from specjax.drafters.dflash import training
+from specjax.drafters.dflash.module import Head, Places, Sizes, near
 from specjax.drafters.heads import files
 from specjax.drafters.heads.trainable import Seen
+from specjax.models.rotary import Llama3
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
 from tests.support import models
@@ -138,6 +142,37 @@ def test_the_loss_weighs_near_places_more(monkeypatch):
   assert len({*places}) > 3
 
 
+def test_a_place_learns_to_choose_and_how_sure_it_is(monkeypatch):
+  p, plain, q = np.log([
+    [[[0.5, 0.25, 0.25], [0.2, 0.4, 0.4]]],
+    [[[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]],
+    [[[0.25, 0.5, 0.25], [0.6, 0.3, 0.1]]],
+  ])  # fmt: skip
+  sure, ids = np.log([[3.0, 1.0]]), np.array([[[0, 1], [2, 0]]])
+  given = q, p, np.array([[1.0, 3.0]]), sure, plain, ids
+  made = training.Judged(*map(jnp.asarray, given))
+  monkeypatch.setattr(training, '_judge', lambda *_: [made])
+  head = types.SimpleNamespace(sizes=types.SimpleNamespace(block=2, depth=1))
+  seen = Seen(np.zeros((1, 2), int), None, None)
+
+  @jax.jit
+  def learn(said):
+    slope = jax.grad(lambda x: training._misjudged(made._replace(said=x)))
+    terms = training.loss(head, 2, 1.0, None, seen, jax.random.key(0))
+    return terms, slope(said)
+
+  found, slope = learn(made.said)
+  thirds = np.array([2, 1]) / 3
+  chosen = np.log([[1 / 3, 2 / 3], [1 / 7, 6 / 7]]) @ -thirds
+  body = -(np.exp(p[0]) * plain[0]).sum(1)
+  odds = math.log(4) - 0.75 * math.log(3), math.log(2)
+  terms = {'choice1': chosen, 'place1': body, 'sure1': odds}
+  for name, (one, other) in terms.items():
+    assert found.pop(name) == pytest.approx((one + 3 * other) / 4, rel=1e-5)
+  assert not found
+  assert not slope.any()  # What is judged does not learn of how sure it is.
+
+
 def test_guesses_are_counted_behind_the_prompt():
   tokens = promises.texts(3)[0][:, :16]
   params = Params(models.target_weights(), OWN())
@@ -163,10 +198,34 @@ def test_drafts_and_windows_must_hold_a_block(tmp_path):
   assert loaded.make(4).depth == 4
   with pytest.raises(ValueError, match='choose a gamma of at most 4'):
     loaded.make(5)
-  with pytest.raises(ValueError, match='nobody counted'):
-    dflash.load(Target(TARGET), tmp_path / 'head', tree=4)
   seen = Seen(np.zeros((1, 4), int), np.zeros((1, 4, 2, 8)), None)
   with pytest.raises(
     ValueError, match='windows of 4 tokens hold no block of 5'
   ):
     models.DFLASH.loss(None, seen, jax.random.key(0))
+
+
+def test_sizes_have_borders_and_defaults():
+  assert tuple(vars(Sizes((0,))).values()) == (
+    (0,), 8, 2, 8, 4, 32, 512, None, 1e4, None, 1e-5, True, *[False] * 4, 0,
+    False, '', 64, 64, 0, 16, '', 0, 16, (),
+  )  # fmt: skip
+  ones = dict.fromkeys(('layers', 'rank', 'recalled', 'candidates'), 1)
+  assert Sizes((0,), 2, **ones, conv_group=1, windows=(2,)).depth == 1
+
+
+def test_near_readings_are_one_mistake_away():
+  sizes = Sizes((0,), correction='gru', causal=True, windows=(8, None))
+  changes = {'rope_theta': 5e3, 'rope_scaling': Llama3(8.0, 1.0, 4.0, 64)}
+  target = dataclasses.replace(TARGET.config, **changes)
+  found = near(sizes, target)
+  names = 'no window', 'masks see later ones'
+  assert {*names, 'the last token says the first place'} <= {*found}
+  assert [*found.values()] == [
+    {'taps': (1,)}, *({'rope_theta': x} for x in (5e5, 1e6, 5e3)),
+    {'rope_scaling': changes['rope_scaling']}, {'causal': False},
+    {'anchored': True}, {'windows': ()}, {'plain': 1},
+  ]  # fmt: skip
+  other = dataclasses.replace(sizes, plain=1, windows=())
+  plain = [x.get('plain') for x in near(other, target).values()]
+  assert plain == [None] * 7 + [0, 2]

@@ -46,9 +46,20 @@ def test_cross_entropy_counts_places_by_their_weight():
     ((0, 1), terms[1]),
     ((0, 0), 0),
     ((3, 1), (3 * terms[0] + terms[1]) / 4),
+    ((0.5, 0.25), (2 * terms[0] + terms[1]) / 3),
   ):
     found = SEEN.judge(goal, said, jnp.array([weight], float))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_texts_may_be_learned_instead_of_the_target():
+  seen = SEEN.replace(counts=jnp.array([[0, 1, 1, 1]]), divergence=None)
+  seen = seen.following(2)  # Of tokens 0, 1, 1, 0; nothing follows the last.
+  said = logits(0.5, 0.25, 0.75, 0.5)
+  found = seen.judge(seen.logits, said, seen.weights)
+  terms = math.log(1 - 0.25), math.log(0.75)
+  assert found == pytest.approx(-sum(terms) / 2, rel=1e-5)
+  assert SEEN.behind(2).weights.tolist() == [[1, 1]]
 
 
 def test_the_loss_of_version_3():

@@ -139,13 +139,12 @@ def test_what_has_learned_is_kept_with_its_masks(name, tmp_path):
   ('field', 'changes'),
   [
     ('mask_token', {'mask_token': models.VOCAB}),
-    ('mask_token', {'mask_token': -1}),
-    ('places', {'places': 1}),
-    ('keep', {'keep': 0.0}),
-    ('keep', {'keep': 1.5}),
+    ('mask_token', {'mask_token': -1}), ('places', {'places': 1}),
+    ('keep', {'keep': 0.0}), ('keep', {'keep': 1.5}), ('keep', {'keep': '1'}),
+    ('keep', {'mask_token': None, 'places': None, 'keep': 0.5}),
     ('places', {'mask_token': None}),
   ],
-)
+)  # fmt: skip
 def test_masks_that_no_draft_has_are_refused(kind, field, changes):
   options = OPTIONS | changes
   options |= {'num_layers': 1} if kind is lm else {}
@@ -158,6 +157,11 @@ def test_windows_without_a_whole_draft_are_refused():
     ValueError, match=r'^places is 3, but windows have 2 rows'
   ):
     masked.Masks(MASK, K).draw(jax.random.key(0), np.ones((1, 2)))
+  few = masked.Masks(MASK, 2, 0.1).draw(jax.random.key(0), np.ones((3, 2)))
+  assert few.depth.tolist() == [0, 0, 1]  # A fifth of two rows is one.
+  assert few.begin.shape == (3, 3)
+  assert masked.masks_of(0, 1, None, None) == masked.Masks(0, 8, 0.7)
+  assert masked.masks_of(0, 1, 2, 1) == masked.Masks(0, 2, 1)
 
 
 # Drafts as PARD publishes them
@@ -194,6 +198,8 @@ def test_other_loaders_read_its_masks_and_refuse_what_does_not_fit(published):
   assert few == lm.load(HOST, published).make(3)
   tree = lm.load(HOST, published, beam=3, nodes=6).make(3)
   assert (tree.at_once, tree.nodes) == (True, 6)
+  assert tree.positions == models.DRAFT.config.max_positions
+  assert tree.init_params
   assert few.at_once  # What `specjax predict` cannot replay.
   with pytest.raises(ValueError, match='with the text before it'):
     cascade.make(models.TARGET, few, 3)

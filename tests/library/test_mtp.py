@@ -35,21 +35,13 @@ DEEPSEEK = tuple(
   f'model.layers.2.{name}'
   for name in ('', 'enorm', 'hnorm', 'eh_proj', 'shared_head.norm')
 )
-NAMES = {
-  'qwen3_5_text': QWEN,
-  'qwen3_next': QWEN,
-  'mimo': MIMO,
-  'deepseek_v3': DEEPSEEK,
-}
-
-
-# The layers of the target that it is like: what attends, and the MLP.
-LIKE = {
-  'qwen3_5_text': (1, 1),
-  'qwen3_next': (1, 0),
-  'mimo': (0, 0),
-  'deepseek_v3': (1, 1),
-}
+# Of each kind, the names, and the layers of the target that it is like: what
+# attends, and the MLP.
+KINDS = {
+  'qwen3_5_text': (QWEN, (1, 1)), 'qwen3_next': (QWEN, (1, 0)),
+  'mimo': (MIMO, (0, 0)), 'deepseek_v3': (DEEPSEEK, (1, 1)),
+}  # fmt: skip
+NAMES = {kind: names for kind, (names, _) in KINDS.items()}
 
 
 def stored_of(kind: str) -> family_outputs.Reference:
@@ -57,9 +49,9 @@ def stored_of(kind: str) -> family_outputs.Reference:
 
 
 def tensors_of(kind: str) -> dict[str, np.ndarray]:
-  layer, token, feature, join, last = NAMES[kind]
+  (layer, token, feature, join, last), like = KINDS[kind]
   random, made = np.random.default_rng(3), {}
-  attends, mlp = (f'model.layers.{i}.' for i in LIKE[kind])
+  attends, mlp = (f'model.layers.{i}.' for i in like)
   for name, x in sorted(stored_of(kind).tensors.items()):
     before = mlp if '.mlp.' in name else attends
     if name.startswith(before):
@@ -353,14 +345,23 @@ def test_a_target_without_files_has_none():
 
 
 def test_a_reading_is_described_and_changed(load):
+  for kind, name, norm, last in (
+    ('mimo', 'MiMo', 'without', 1),
+    ('qwen3_next', 'Qwen3-Next and Qwen3.5', 'without', 2),
+    ('deepseek_v3', 'DeepSeek V3 and GLM-4.5', 'with', 1),
+  ):
+    count = sum(x.size for x in tensors_of(kind).values())
+    wanted = 'mtp', f'next-token layer of {name}', count, 'float16', (last,)
+    assert mtp.describe_head(load(kind))[:5] == wanted
+    first = 'token first' if kind == 'mimo' else 'feature first'
+    found = {*mtp.alternatives(load(kind))}
+    assert {first, f"{norm} the norm 'carried'"} <= found
   target = load('mimo')
-  found = mtp.describe_head(target)
-  count = sum(x.size for x in tensors_of('mimo').values())
-  assert (found.kind, found.parameters, found.dtype, found.taps) == (
-    'mtp', count, 'float16', (1,)
-  )  # fmt: skip
   others = mtp.alternatives(target)
-  assert {'token first', "without the norm 'carried'"} <= {*others}
+  small = mtp.load(target, dtype='bfloat16').params
+  assert small['join']['w'].dtype == 'bfloat16'
+  windows = {}, {'window': 6}, {'window': 7}, {'window': 6, 'sinks': 1}
+  assert len({mtp.load(target, **x).make(2) for x in windows}) == 4
   for option in others.values():
     mtp.load(target, **option)
   back = mtp.alternatives(target, **others['token first'])

@@ -1,5 +1,6 @@
 """Published EAGLE heads say what their own modules say."""
 
+import dataclasses
 import fnmatch
 import functools
 import types
@@ -15,7 +16,7 @@ from huggingface_hub import errors
 from specjax import checkpoints, sampling
 from specjax.drafters import eagle, lm, medusa
 from specjax.drafters.eagle import at_once
-from specjax.drafters.eagle.module import sizes_of
+from specjax.drafters.eagle.module import near, sizes_of
 from specjax.drafters.heads import files as heads
 from specjax.drafters.heads import published
 from specjax.types import Params, Target, Verdict
@@ -146,11 +147,14 @@ def test_masks_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize(
   ('sizes', 'message'),
-  [({'layers': 0}, 'layers must'), ({'mask_token': 1}, 'is of version 3')],
-)
+  [
+    ({'layers': 0}, 'layers must'), ({'mask_token': 1}, 'is of version 3'),
+    ({'taps': (7, 8)}, 'reads one layer'),
+  ],
+)  # fmt: skip
 def test_sizes_that_no_head_has_are_refused(sizes, message):
   with pytest.raises(ValueError, match=message):
-    eagle.Sizes(1, (8,), **sizes)
+    eagle.Sizes(**{'version': 1, 'taps': (8,)} | sizes)
   with pytest.raises(ValueError, match=message):
     eagle.trainable(written.TARGET, 1, **sizes)
 
@@ -160,8 +164,24 @@ def test_near_readings_of_masks_are_other_heads(tmp_path):
   assert heads.describe(path, HOST).format == 'P-EAGLE'
   found = eagle.alternatives(HOST, path)
   assert {'taps (0, 2, 4)', "without the norm 'fused'"} <= {*found}
-  made = [eagle.load(HOST, path, **x).make(3) for x in ({}, *found.values())]
-  assert len({*made}) == len(found) + 1
+  options = {}, {'window': 6, 'sinks': 1}, *found.values()
+  made = [eagle.load(HOST, path, **x).make(3) for x in options]
+  assert len({*made}) == len(options)
+
+
+def test_near_readings_are_one_mistake_away():
+  first = eagle.Sizes(1, (0,), final_norm=False, feature_first=True)
+  norms = ('feature', 'layer'), ('token', 'layer'), ('token', 'feature')
+  assert [*near(first, first, 2).values()] == [
+    {'taps': (1,)}, *({'norms': x} for x in norms), {'feature_first': False},
+    {'final_norm': True},
+  ]  # fmt: skip
+  both = eagle.Sizes(3, (0, 1), norms=('carried', 'last'))
+  found = [x.get('norms') for x in near(both, both, 2).values()]
+  assert found == [('last',), (), None]
+  one = dataclasses.replace(both, norms=('last',))
+  found = [x.get('norms') for x in near(one, both, 2).values()]
+  assert found == [(), ('last', 'carried'), None]
 
 
 def refused(path, message, host=HOST):
@@ -185,6 +205,7 @@ def without(name, layout=THIRD, **more):
     ({written.IDS: [1, 5, 10]}, 'layers that do not exist: the target has 9'),
     ({written.IDS: [0, 5, 8]}, 'layers that do not exist'),
     ({written.IDS: [5, 1, 8]}, 'in the order of the layers'),
+    ({written.IDS: [1, 5, 5]}, 'each once'),
     ({written.IDS: [1, 5]}, 'are 2 layers of the target, and fc reads 3'),
     ({'vocab_size': 30}, r't2d has shape \(23,\)'),
     ({'num_hidden_layers': 2}, r'unset parameters: layer1/down/w'),
@@ -217,6 +238,25 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
     eagle.load(HOST, path)
   else:
     refused(path, message)
+
+
+def test_what_config_json_leaves_out_is_as_usual_or_as_the_tensors(tmp_path):
+  shapes = {'q': (64, 16), 'k': (4, 16), 'v': (4, 16), 'o': (8, 64)}
+  own = {
+    f'midlayer.self_attn.{x}_proj.weight': np.ones(shape, np.float32)
+    for x, shape in shapes.items()
+  }
+  own |= {name: np.zeros(2) for name in ('rotary_emb.inv_freq', 'x.t2d')}
+  path = written.write_files(tmp_path / 'third', {}, without('', **own))
+  found = published.find(path, written.TARGET)
+  assert found.positions == 2048
+  assert sizes_of(found.config) == eagle.Sizes(
+    3, (1, 3, 5), 8, 32, 2, 2, 12, join='pair', norm_eps=1e-6, draft_vocab=7
+  )
+  config = {'model_type': 'qwen3', 'num_attention_heads': 2}
+  weights = written.tensors(written.LAYOUTS['EAGLE-1 without bias'])
+  path = written.write_files(tmp_path / 'first', config, weights)
+  refused(path, 'is for a vocabulary of 151936 tokens')
 
 
 D2T = written.tensors(THIRD)['d2t']
@@ -284,11 +324,12 @@ def test_doubts_are_warned_of_and_not_refused(tmp_path):
   with pytest.warns(published.PairingWarning) as caught:
     eagle.load(host, path)
   first, second = (str(one.message) for one in caught)
+  assert {one.filename for one in caught} == {eagle.__file__}
   assert 'names owner/target as its target, and this one is called other' in (
     first
   )
   assert 'at most 2048 tokens, and this run has up to 4000' in second
-  same = Target(written.TARGET, path=str(tmp_path / 'Target'), max_length=99)
+  same = Target(written.TARGET, path=str(tmp_path / 'Target'), max_length=2048)
   assert heads.describe(path, same).notes == ()
 
 

@@ -74,10 +74,17 @@ def test_the_form_is_that_of_speculators(tmp_path):
   config = json.loads((tmp_path / 'head/config.json').read_text())
   assert config['speculators_model_type'] == 'eagle3'
   assert config['eagle_aux_hidden_state_layer_ids'] == [1, 5, 9]
-  assert config['norm_before_residual'] is True
-  assert config['norm_output'] is False
-  verifier = config['speculators_config']['verifier']
-  assert verifier['architectures'] == ['LlamaForCausalLM']
+  flags = 'norm_before_residual', 'norm_output', 'tie_word_embeddings'
+  assert [config[name] for name in flags] == [True, False, False]
+  assert (config['draft_vocab_size'], config['target_hidden_size']) == (23, 8)
+  ways = config['speculators_config']
+  assert ways['verifier']['architectures'] == ['LlamaForCausalLM']
+  assert ways['proposal_methods'] == [
+    {
+      'proposal_type': 'greedy', 'speculative_tokens': 4,
+      'verifier_accept_k': 1, 'accept_tolerance': 0.0,
+    }
+  ]  # fmt: skip
   assert config['transformer_layer_config']['hidden_size'] == written.E
   layout = written.LAYOUTS['speculators']
   expected = written.tensors(layout)

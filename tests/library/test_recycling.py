@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from specjax.drafters import recycling
 from specjax.loop import generate
@@ -41,7 +42,9 @@ def test_the_table_is_what_the_target_nearly_said():
   assert len(parents) == 7
   propose = jax.jit(drafter.propose)
   params = models.params_of('recycling, tree')
-  state = models.begin('recycling, tree', eos=())
+  # 33 rows are two blocks and one more, which reads a new token.
+  prompts = *models.PROMPTS[:5], (*(9, 8) * 16, 5, 6)
+  state = models.begin('recycling, tree', prompts=prompts, eos=())
   grown = 0
   for _ in range(4):
     rows = zip(
@@ -75,8 +78,13 @@ def test_of_equal_tokens_the_last_counts():
   assert table[:, 0].tolist() == [-1, 1, 2, -1]
 
 
-def test_as_many_nodes_as_levels_are_a_chain():
-  assert recycling.template(4, 8, 4) == (0, 1, 2, 3)
-  wide = recycling.template(4, 8, 16)
-  assert len(wide) == 16
-  assert wide.count(0) > 3
+@pytest.mark.parametrize(
+  ('sizes', 'parents'),
+  [
+    ((4, 8, 4), (0, 1, 2, 3)),  # As many nodes as levels are a chain.
+    ((2, 10, 14), (*[0] * 6, *[1] * 4, 2, 2, 3, 4)),
+    ((2, 10, 24), (*[0] * 10, *[1] * 6, 2, 2, 2, 3, 3, 4, 5, 6)),
+  ],
+)
+def test_trees_have_the_candidates_that_come_next_most_often(sizes, parents):
+  assert recycling.template(*sizes) == parents

@@ -1,5 +1,6 @@
 """Drafts that propose some of the target's tokens."""
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -13,7 +14,6 @@ import specjax
 from specjax import pair
 from specjax.drafters import dflash, eagle, lm, quantized
 from specjax.drafters.dflash import module
-from specjax.drafters.eagle import training
 from specjax.drafters.eagle.module import Head, Sizes
 from specjax.drafters.heads import files, frequencies, modules
 from specjax.models import linear, reduced_vocab_head, transformer, variants
@@ -32,6 +32,7 @@ from tests.support.models import (
 
 KEPT = np.array([1, 2, 5, 8])
 COUNTS = pair.path('unigram')
+REFUSED = pytest.raises(ValueError, match='caps, scales or shifts its logits')
 
 
 @pytest.fixture(scope='module')
@@ -76,7 +77,9 @@ def test_eight_bits_and_blocks_keep_their_outputs(count):
     np.testing.assert_allclose(multiply(x, small), expected, atol=0.1)
 
 
-def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text(target):
+def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text(
+  target, tmp_path
+):
   share = np.asarray(frequencies.read(COUNTS).unigram)
   kept = frequencies.Reduction(100, COUNTS).choose(target)
   assert len(kept) == 100
@@ -86,10 +89,19 @@ def test_the_most_frequent_tokens_are_kept_and_those_that_end_a_text(target):
   left = np.setdiff1d(np.arange(len(share)), kept)
   assert share[others].min() >= share[left].max()
   assert frequencies.Reduction().choose(target) is None
-  first = frequencies.Reduction(3).choose(
-    dataclasses.replace(target, eos=(9, 1))
-  )
-  assert first.tolist() == [0, 1, 9]
+  ends = dataclasses.replace(target, eos=(9, 1))
+  none = dataclasses.replace(target, eos=())
+  for one, kept in ((ends, [0, 1, 9]), (ends, [1, 9]), (none, [0])):
+    assert frequencies.Reduction(len(kept)).choose(one).tolist() == kept
+  with pytest.raises(ValueError, match='must be from 2, the tokens that end'):
+    frequencies.Reduction(1).choose(ends)
+  # Of tokens that are as frequent the first ones.
+  equal = str(tmp_path / 'a/b')
+  frequencies.save(equal, frequencies.count([], 2048, 0))
+  kept = frequencies.Reduction(100, equal).choose(none)
+  assert kept.tolist() == [*range(100)]
+  with pytest.raises(ValueError, match='2048 tokens, but the target has 11'):
+    frequencies.Reduction(4, equal).choose(specjax.Target(TARGET))
 
 
 @pytest.mark.slow
@@ -179,24 +191,6 @@ def test_training_moves_all_weights_and_leaves_the_tokens(
     eagle.load(host, str(tmp_path / 'head'), vocabulary=3)
 
 
-def test_a_head_of_some_tokens_begins_with_the_targets_logits(trained):
-  _, params, _ = trained
-  sizes = [
-    Sizes(3, (0, 1), mlp_width=16, draft_vocab=n, **SMALL) for n in (0, 4)
-  ]
-
-  @jax.jit
-  def begun(own, target):
-    heads = [Head(TARGET, size) for size in sizes]
-    return [training.from_target(head, own, target) for head in heads]
-
-  whole, some = jax.device_get(begun(params.drafter, params.target))
-  np.testing.assert_array_equal(
-    some['unembedding'], whole['unembedding'][:, KEPT]
-  )
-  np.testing.assert_array_equal(some['fuse']['w'], whole['fuse']['w'])
-
-
 def test_a_head_may_be_read_before_the_weights_of_its_target(target):
   options = {'vocabulary': 256, 'frequencies': COUNTS}
   made, before = (
@@ -216,8 +210,12 @@ def test_heads_get_the_rows_of_their_output_layer_or_the_targets(own):
   params = random_of(head.init, jax.random.key(0))
   params['correction']['unembedding'] += np.arange(VOCAB)
   target = specjax.types.Target(TARGET, target_weights(), eos=())
-  read = modules.Read({}, params, '', head, head)
-  read = modules.keep_tokens(read, target, KEPT)
+  stored = modules.Read({}, params, '', head, head)
+  read = modules.keep_tokens(stored, target, KEPT)
+  for wrong in ({'logit_cap': 3.0}, {'head_scale': 2.0}, {'head_bias': True}):
+    other = specjax.Target(tiny(VOCAB, 2, **wrong), target_weights())
+    with contextlib.nullcontext() if own else REFUSED:
+      modules.keep_tokens(stored, other, KEPT)
   both = specjax.types.Params(target.params, read.params)
   made = np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32)
 

@@ -43,9 +43,9 @@ _AUTHORS, _SPECULATORS = 'target_layer_ids', 'aux_hidden_state_layer_ids'
 _ATTENTION = 'layers.0.self_attn.'
 # Of heads that do more, with the values at which they do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-  'input_embedding_scale': (None, 1, 1.0),
-  'output_multiplier': (None, 1, 1.0),
-  'final_logit_softcapping': (None, 0, 0.0),
+  'input_embedding_scale': (None, 1),
+  'output_multiplier': (None, 1),
+  'final_logit_softcapping': (None, 0),
 }
 # [E, G, H/G, D], and keys and values in [E, G, 2, D].
 _QUERIES = TensorSplit(lambda x: (x,), 3)

@@ -322,7 +322,7 @@ def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
   rest = [
     name
     for name in tensors
-    if name not in used and not name.endswith(found.unused or ('\n',))
+    if name not in used and not name.endswith(found.unused)
   ]
   if unset or rest:
     raise CheckpointError(
