@@ -260,6 +260,8 @@ models.begin('lm', 0.0, [(1,)], indices=[0, 1]) => key has 2 rows for 1 prompts
 start(spec=dataclasses.replace(models.spec_of('tree'), rule=verify.block))
   => does not fit the drafter: it judges
 sampling.make(2, temperature=[0.0, math.inf]) => temperature must be
+sampling.make(2, top_p=[0.5, 1.1]) => top_p must be
+make(frequency_penalty=[0.0, -2.1]) => frequency_penalty must be in
 sampling.make(0) => batch must be a whole number of at least 1
 make(min_new_tokens=1, eos=()) => min_new_tokens needs a token that ends
 make(min_new_tokens=1, eos=(9,)) => eos must name tokens from 0 to 6
