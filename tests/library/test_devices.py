@@ -29,6 +29,8 @@ def decode(form):
   state = models.run(spec, weights, PROMPTS, values, new_tokens=20, slots=256)
   state = generate.generate(weights, state, 3, spec=spec)
   state = generate.generate(weights, state, 20, spec=spec)
+  # Within a program a state lies nowhere yet.
+  jax.eval_shape(lambda x: generate.generate(weights, x, 1, spec=spec), state)
   return weights, state
 
 

@@ -135,6 +135,8 @@ def test_of_equal_tokens_the_first_ids_are_told():
 def test_nothing_is_recorded_that_is_not_asked_for():
   assert Recording().blank((2, 8)) is None
   assert Recording(origins=True).blank((2, 8)).logprobs is None
+  empty = Recording(origins=True, logprobs=2, sampled=True).blank((1, 4))
+  assert not any(x.any() for x in jax.tree.leaves(empty))
   for count in (None, 0, 20):
     assert Recording(logprobs=count).logprobs == count
   # One program for equal numbers.
