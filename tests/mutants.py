@@ -125,7 +125,11 @@ def within(tests, times, seconds):
 
 
 def covering(contexts, path, line, files):
-  """The tests that ran a statement, eight of each file in turn, by nearness."""
+  """The tests that ran a statement, eight of each file in turn, by nearness.
+
+  Of a file those come first that ran what few tests run of the same function:
+  an error, or another special case.
+  """
   tree = ast.parse((ROOT / path).read_bytes())
   found = [x for x in ast.walk(tree) if isinstance(x, ast.stmt)]
   found = [x for x in found if x.lineno <= line <= x.end_lineno]
@@ -134,13 +138,18 @@ def covering(contexts, path, line, files):
   last = getattr(body[0], 'lineno', one.end_lineno + 1)
   lines = contexts.contexts_by_lineno(path)  # As coverage was told to name it.
   lines = lines or contexts.contexts_by_lineno(str(ROOT / path))
-  tests = {t for i in range(one.lineno, last) for t in lines.get(i, ())}
-  tests, turns = sorted(t.split('|')[0] for t in tests - {''}), {}
-  tests = dict.fromkeys(tests)
-  for test in tests:
+  lines = {i: {x.split('|')[0] for x in ran if x} for i, ran in lines.items()}
+  within = [x for x in found if isinstance(x, ast.FunctionDef)] or [one]
+  home, rare = max(within, key=lambda x: x.lineno), collections.Counter()
+  for i in range(home.lineno, home.end_lineno + 1):
+    for test in lines.get(i, ()):
+      rare[test] += 1 / len(lines[i])
+  ran = {t for i in range(one.lineno, last) for t in lines.get(i, ())}
+  tests, turns = {}, {}
+  for test in sorted(ran, key=lambda x: (-rare[x], x)):
     file = test.split('::')[0]
     place = files.index(file) if file in files else len(files)
-    tests[test] = turns.get(file, 0) // 8, place, test
+    tests[test] = turns.get(file, 0) // 8, place, len(tests)
     turns[file] = turns.get(file, 0) + 1
   return sorted(tests, key=tests.get)
 

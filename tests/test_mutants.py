@@ -112,6 +112,18 @@ def test_tests_that_ran_a_statement_come_by_nearness(
   assert found(6) == found(5)
 
 
+def test_tests_of_special_cases_come_first(tmp_path, monkeypatch):
+  monkeypatch.setattr(mutants, 'ROOT', tmp_path)
+  source = 'def f(x):\n  if x:\n    raise x\n  return 1\n\n\nf(0)\n'
+  (tmp_path / 'a.py').write_text(source)
+  names = [f'a.py::test_{x}' for x in 'abc']
+  lines = {2: names, 3: names[2:], 4: names[:2], 7: names[1:2]}
+  contexts = Contexts('a.py', lines)
+  found = mutants.covering(contexts, 'a.py', 2, [])
+  assert found == [names[2], *names[:2]]
+  assert mutants.covering(contexts, 'a.py', 7, []) == names[1:2]
+
+
 def test_tests_are_chosen_by_the_seconds_that_they_took(tmp_path):
   (tmp_path / 'times.xml').write_text("""<testsuites><testsuite>
     <testcase classname="tests.test_a" name="test_it[a-1]" time="2.5"/>
