@@ -41,7 +41,8 @@ def test_what_a_pass_may_have():
   assert scoring.widths(model, lm.make(models.TARGET, 3)) == (3,)
   assert scoring.widths(made('float32', 'whole')[0], ngram.make(3)) == (3,)
   states = types.SimpleNamespace(native=True, recurrent='some')
-  for other in ({'config': states}, {'placement': 'some'}):
+  plain = types.SimpleNamespace(recurrent=None)  # As of other code.
+  for other in ({'config': states}, {'config': plain}, {'placement': 'some'}):
     assert scoring.widths(model._replace(**other), ngram.make(3)) == (3,)
 
 
