@@ -76,18 +76,21 @@ def test_a_better_reading_is_found_and_a_worse_one_is_not():
 
 
 @pytest.mark.parametrize(
-  ('accepted', 'more', 'better'),
-  [(500, 24, False), (500, 26, True), (100, 19, False), (100, 21, True)],
-)
+  ('accepted', 'more', 'better', 'alternatives'),
+  [
+    (500, 24, False, 1), (500, 26, True, 4), (100, 19, False, 4),
+    (100, 21, True, 1),
+  ],
+)  # fmt: skip
 def test_a_difference_that_is_sure_but_slight_is_not_clear(
-  accepted, more, better
+  accepted, more, better, alternatives
 ):
   base = Look(np.full(32, 1000), np.full((32, 1), accepted))
   more = more + np.array([-1, 1] * 16)[:, None]
   other = base._replace(accepted=base.accepted + more)
-  found = readings.compare(base, other, 4)
+  found = readings.compare(base, other, alternatives)
   error = np.std(more / 1000, ddof=1) / 32**0.5
-  reach = stats.t(31).ppf(1 - 0.05 / 4 / 2) * error
+  reach = stats.t(31).ppf(1 - 0.05 / alternatives / 2) * error
   ends = more.mean() / 1000 + np.array([-reach, reach])
   assert [found.low, found.high] == pytest.approx(ends)
   assert found.low > 0

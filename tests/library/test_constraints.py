@@ -356,6 +356,8 @@ def test_a_wrong_constraint_is_named(change, message):
 def test_values_for_other_tokens_are_refused():
   values = values_of([FIRST])
   assert values.constraint.next.shape == (1, 64, 32)
+  sizes = [constrained._next_size(n, 4) for n in (1, 4, 5, 7, 8, 9)]
+  assert sizes == [4, 4, 8, 8, 8, 16]
   for size, ends, message in (
     (7, ENDS, 'constraint was made for 11 tokens, but the target has 7'),
     (VOCAB, (3,), r'values were made for eos \[10\], but'),
