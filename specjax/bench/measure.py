@@ -300,21 +300,26 @@ def side_by_side(
     yield from pool.map(work, items)
 
 
-def crowded(share: float = 0.5) -> bool:
-  """Returns True where the process has used this share of its memory maps.
+def maps_used() -> float:
+  """Returns the share of its memory maps that the process uses; 0 if unknown.
 
   A loop takes some hundred, and Linux allows 65,530 by default.
   """
   maps = pathlib.Path('/proc/self/maps')
   limit = pathlib.Path('/proc/sys/vm/max_map_count')
   if not (maps.exists() and limit.exists()):
-    return False
-  return maps.read_bytes().count(b'\n') > share * int(limit.read_text())
+    return 0.0
+  return maps.read_bytes().count(b'\n') / int(limit.read_text())
 
 
-def make_room(share: float = 0.5) -> None:
+def crowded() -> bool:
+  """Returns True where compiled programs leave room for as many at most."""
+  return maps_used() > 0.5
+
+
+def make_room() -> None:
   """Forgets all compiled programs where they crowd the process."""
-  if crowded(share):
+  if crowded():
     jax.clear_caches()
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from configs import pair as pair_config
-from specjax import sampling, verify
-from specjax.bench import comparisons, measure, parting, ties
-from specjax.bench.config import Checkpoint, Parity, Prompts
+from specjax import checkpoints, sampling, verify
+from specjax.bench import comparisons, load, measure, parting, ties
+from specjax.bench.config import Checkpoint, Mesh, Parity, Prompts
+from specjax.bench.plan import plan
 from specjax.certify import planted
 from specjax.drafters import lm, plain
 from specjax.errors import UserError
@@ -297,3 +298,12 @@ def test_bad_texts_are_refused(tmp_path, line, message):
   file.write_text(f'{line}\n{good}')
   with pytest.raises(UserError, match=message):
     read()
+
+
+@pytest.mark.parametrize('sizes', [(1, 2), (2, 1), (2, 2)])
+def test_a_mesh_has_no_bits_of_its_own(sizes, folder):
+  planned = plan(tiny.experiment(folder, exact='bits'))
+  planned = dataclasses.replace(planned, mesh=Mesh(*sizes))
+  target = checkpoints.describe(planned.target)
+  with pytest.raises(UserError, match='exact is bits, but the model is on a m'):
+    load.check_bits(planned, target)

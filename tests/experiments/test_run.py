@@ -88,7 +88,7 @@ def test_methods_that_do_not_fit_at_once_take_turns(
   folder, tmp_path, monkeypatch, ran
 ):
   """Programs are forgotten between parts of a run, and rows are the same."""
-  monkeypatch.setattr(measure, 'crowded', lambda share=0.5: True)
+  monkeypatch.setattr(measure, 'crowded', lambda: True)
   monkeypatch.setattr(runner_module, '_AT_ONCE', 1)
   parts = []
 

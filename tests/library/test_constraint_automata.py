@@ -764,6 +764,7 @@ def saved(tmp_path, **changes):
     ({'next': np.full((4, 9), -1, np.int16)}, 'from which no text ends'),
     ({'classes': np.full(9, 99, np.int16)}, 'classes beyond'),
     ({'eos': np.array([9])}, 'eos beyond'),
+    ({'eos': np.array([-1, 3])}, 'eos beyond'),
     ({'eos': np.zeros(0, int)}, 'no token ends'),
     ({'what': np.array(3)}, 'no text'),
     ({'what': np.array([{}], object)}, 'not a whole automaton'),
