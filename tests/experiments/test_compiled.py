@@ -30,7 +30,7 @@ from specjax.bench.plan import plan
 from specjax.checkpoints.parameters import WeightForm
 from specjax.cli import fields
 from specjax.errors import UserError
-from specjax.models import sharding, transformer
+from specjax.models import cache_attention, sharding, transformer
 from specjax.models.config import Experts, Sharing, TransformerConfig
 from specjax.models.devices import FORMS
 from specjax.models.sharding import Placement, plan_mesh
@@ -679,7 +679,8 @@ def test_a_draft_reads_the_experts_of_one_token(installed, monkeypatch):
 
 @pytest.mark.parametrize('exact', ['auto', 'bits'])
 def test_exact_bits_are_planned_in_passes_of_one_shape(installed, exact):
-  made = estimate.plan(Compiled('h100', exact=exact))
+  made = estimate.plan(Compiled('h100', exact=exact, attention='blocked'))
+  assert made.form.attention is cache_attention.blocked
   assert made.uniform is (exact == 'bits')
 
 
