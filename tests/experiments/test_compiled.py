@@ -998,6 +998,18 @@ def test_passes_of_one_row_and_of_a_draft_have_the_same_products(uniform):
   assert (shared == products('plain')) is uniform
 
 
+def test_a_cache_lies_by_slots_on_a_single_tpu():
+  one = shapes(
+    target=SMALL, placement=Placement(sharding.make_mesh(1, 1)), slots=128,
+    used=9, form=FORMS['tpu'],
+  ).at_depth((2, 1))  # fmt: skip
+  text = programs.lower(one, 'plain').as_text()
+  caches = re.findall(
+    r'%arg\d+: tensor<1x2x128x16xbf16> {[^{]*layout_mode = "(.*?)"', text
+  )
+  assert caches == ['{2,3,1,0}'] * 2
+
+
 def on(device: str, *more):
   """A case of a test that is skipped where a compiler is not installed."""
   compiler = 'libtpu' if device[0] == 'v' else 'jax_cuda13_plugin'
