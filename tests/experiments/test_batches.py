@@ -265,6 +265,7 @@ def test_a_run_makes_every_batch_and_goes_on(folder, tmp_path, monkeypatch):
   runner.run()
   one, two = runner.folder.rows
   assert [one['batch'], two['batch']] == [1, 2]
+  assert runner.plan.batch == 1  # Texts are shown of the first batch.
   # The same prompts with the same keys: the same texts in any batch.
   for name in ('tokens', 'unit_target_calls', 'alpha', 'prompts_hash'):
     assert one[name] == two[name]
