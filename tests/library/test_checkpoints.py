@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import safetensors.numpy
 
 from specjax import checkpoints
 from specjax.checkpoints import files, loading
-from specjax.checkpoints.families import values
+from specjax.checkpoints.families import conversion, values
 from specjax.models import transformer
 from tests.support.directories import (
   assert_same,
@@ -289,3 +290,16 @@ def test_long_lists_of_names_are_cut():
   assert files.shorten(eight) == 'a, b, c, d, e, f, g, h'
   assert files.shorten(['j', *eight, 'i'], 3) == 'a, b, c, and 7 more'
   assert files.shorten([]) == 'none'
+
+
+def test_missing_attributes_take_the_defaults_of_the_family():
+  given = {
+    'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
+    'num_hidden_layers': 1, 'num_attention_heads': 2,
+    'num_key_value_heads': None, 'intermediate_size': 5,
+  }  # fmt: skip
+  _, config = conversion.read_attributes(given)
+  assert (config.num_kv_heads, config.head_dim) == (2, 4)
+  assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
+  assert config.activation is nn.silu
+  assert not config.tied_embeddings

@@ -144,3 +144,9 @@ def test_the_log_and_the_counts_say_the_same():
   tried, accepted = counts.tried.sum(), counts.accepted.sum()
   error = np.sqrt(ALPHA * (1 - ALPHA) / tried)
   assert abs(accepted / tried - ALPHA) < 4 * error < 0.05
+
+
+def test_without_room_for_the_longest_step_nothing_is_counted():
+  found = expected(DEPTH, 0.0)
+  assert found.histogram.sum() == found.drafted == found.tried.sum() == 0
+  assert found.tokens == pytest.approx(DEPTH)

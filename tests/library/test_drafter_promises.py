@@ -222,3 +222,23 @@ def test_counts_spread_what_the_successors_leave():
   expected = np.array([5, 0, 2, 2]) / 9 / 2 + [0, 0.5, 0, 0]
   after = jax.jit(counts.distribution_after)
   np.testing.assert_allclose(after(tables, 0), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['ngram', 'suffix, tree'])
+def test_chosen_tokens_promise_nothing(name):
+  drafter, params = models.DRAFTERS[name][0], models.params_of(name)
+  ctx, memory = fresh(drafter, params, *texts(4), sampling.make(4))
+  keys = generate.row_keys(0, range(4))
+  draft, _ = jax.eval_shape(drafter.propose, params, memory, ctx, keys)
+  assert draft.probs is None
+
+
+@pytest.mark.parametrize('successors', [0, 3])
+def test_counts_are_laws_after_every_token(successors):
+  """After tokens that were never seen too, and in tiny vocabularies."""
+  text = np.random.default_rng(0).integers(0, 5, 100)
+  tables = counts.count([text], 8, successors)
+  after = functools.partial(counts.distribution_after, tables)
+  probs = jax.jit(jax.vmap(after))(jnp.arange(8))
+  assert (probs >= 0).all()
+  np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)

@@ -319,3 +319,29 @@ def test_layers_with_a_window_have_a_base_that_nothing_scales(
   names = 'rope_theta', 'local_rope_theta', 'rope_scaling'
   wanted = dict(zip(names, found, strict=True))
   assert rotary_fields(row, **attributes) == wanted
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'rope_theta': -1.0}, 'rope_theta = -1'),
+    ({'alpha': 1e300}, 'alpha = 1e'),
+    ({'head_dim': 2}, 'head_dim = 2'),
+  ],
+)
+def test_a_base_that_cannot_grow_is_named(changes, message):
+  config = tiny_families.attributes('hunyuan_v1_dense')
+  changes = dict(changes)
+  config['head_dim'] = changes.pop('head_dim', config['head_dim'])
+  rope = {'rope_type': 'dynamic', 'factor': 1.0, 'alpha': 20.0} | changes
+  with pytest.raises(ValueError, match=message):
+    conversion.read_attributes(config | {'rope_parameters': rope})
+
+
+def test_kimi_k2_is_deepseek_v3_under_another_name():
+  plain = tiny_families.attributes('deepseek_v3')
+  plain['architectures'] = ['DeepseekV3ForCausalLM']
+  other = plain | {'model_type': 'kimi_k2'}
+  family, config = conversion.read_attributes(other)
+  assert family.model_type == 'kimi_k2'
+  assert config == conversion.read_attributes(plain)[1]

@@ -510,3 +510,9 @@ def test_chance_of_a_first_token():
   assert mean(verify.recursive, pairs, [0, 0]) == pytest.approx(second)
   # Below the first token nothing is a first token.
   assert mean(verify.token, pairs, [0, 1]) == pytest.approx(0.6)
+
+
+def test_observing_accepts_nothing(float64):
+  p, q = pair(0, 'plain')
+  chances = emitted(verify.observe, CHAINS['three'], p, q)
+  assert {len(text) for text in chances} == {1}
