@@ -1,8 +1,8 @@
-"""What is read of config files, stored when torch agreed with it.
+"""Facts that are read of config files, stored when torch agreed with them.
 
-`family_facts.json` has each tiny configuration by its name, what its file says
-under '', and for each change of the file the fields that differ then or how an
-error begins. Changes that are JSON are put there by hand. `python -m
+`family_facts.json` has each tiny configuration by its name: the fields of its
+file under '', and for each change of the file the fields that differ then, or
+how an error begins. Changes that are JSON are put there by hand. `python -m
 tests.support.family_facts` makes the rest anew: only once
 `test_families_parity` has passed, which needs torch.
 """
