@@ -6,7 +6,6 @@ to one state, which it leads to itself.
 """
 
 import numpy as np
-from scipy.sparse import csgraph
 
 from specjax.sampling.automaton import distance, edges
 
@@ -25,6 +24,8 @@ def trim(table: np.ndarray) -> np.ndarray | None:
 
   State 0 stays the first, or None where no text has an end.
   """
+  from scipy.sparse import csgraph
+
   end = int(table[:, -1].max())
   if end < 0:
     return None

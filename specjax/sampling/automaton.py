@@ -20,10 +20,9 @@ import os
 import zipfile
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse import csgraph
 
 _VERSION = 1
 # What numpy raises of a file that is cut, pickled or of something else.
@@ -37,8 +36,10 @@ _DAMAGED = (
 )
 
 
-def edges(table: np.ndarray) -> sparse.csr_array:
-  """Graph [Q, Q] of a table [Q, C] of states, negative where none."""
+def edges(table: np.ndarray) -> Any:
+  """Sparse graph [Q, Q] of a table [Q, C] of states, negative where none."""
+  from scipy import sparse  # Takes a quarter of a second, of every start.
+
   states = len(table)
   source, column = np.nonzero(table >= 0)
   pairs = np.unique(source * states + table[source, column].astype(np.int64))
@@ -49,6 +50,8 @@ def edges(table: np.ndarray) -> sparse.csr_array:
 
 def distance(table: np.ndarray, end: int) -> np.ndarray:
   """Steps [Q] from each state of a table to one; inf where no way leads."""
+  from scipy.sparse import csgraph
+
   return csgraph.dijkstra(edges(table).T.tocsr(), unweighted=True, indices=end)
 
 
