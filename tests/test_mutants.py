@@ -59,7 +59,7 @@ def test_a_test_that_hangs_catches_a_mutant(tmp_path):
   (tmp_path / 'pytest.ini').write_text(
     '[pytest]\nfaulthandler_exit_on_timeout = true\n'
   )
-  x = argparse.Namespace(limit=30, slow=[])
+  x = argparse.Namespace(limit=15, slow=[])
   tests = ['tests/test_it.py']
   found = mutants.outcome(str(tmp_path), 'specjax/x.py', tests, x)
   assert found == ('caught', 'tests/test_it.py::test_loop')
