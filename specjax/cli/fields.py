@@ -204,12 +204,11 @@ def _member_type(owner: Any, name: str, where: str) -> Any:
     kind = 'field'
   if name not in declared:
     close = difflib.get_close_matches(name, declared, 1)
-    guess = f' (did you mean {close[0]!r}?)' if close else ''
     there = f'it has {", ".join(declared)}' if declared else 'it has none'
+    if close:
+      there = f'did you mean {close[0]!r}? --help lists all of them'
     whose = where.rstrip('.') or type(owner).__name__
-    raise UserError(
-      f'{where}{name}: {whose} has no {kind} {name!r}{guess}; {there}'
-    )
+    raise UserError(f'{where}{name}: {whose} has no {kind} {name!r}; {there}')
   return declared[name]
 
 
