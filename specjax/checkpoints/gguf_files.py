@@ -389,6 +389,7 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
       with contextlib.suppress(FileExistsError):
         made.rename(folder)
       shutil.rmtree(made, ignore_errors=True)
+    _forget_others(folder, path)
   except CheckpointError:
     raise
   except Exception as error:  # Of a damaged file, nearly anything.
@@ -398,6 +399,15 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
       'copy it again, or convert it anew'
     ) from error
   return folder
+
+
+def _forget_others(folder: pathlib.Path, path: pathlib.Path) -> None:
+  """Deletes folders that stood for a file before, or for one that is gone."""
+  for other in folder.parents[1].glob('*/*'):
+    link = other / GGUF
+    stale = link.is_symlink() and (link.readlink() == path or not link.exists())
+    if stale and other != folder:
+      shutil.rmtree(other.parent, ignore_errors=True)
 
 
 def _table(m: _Metadata, tensors: dict[str, Place]) -> dict[str, Any]:

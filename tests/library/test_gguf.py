@@ -236,6 +236,10 @@ def test_a_file_is_the_checkpoint_that_it_was_made_from(name, kind, tmp_path):
 
 
 def test_a_file_that_changed_is_read_anew(tmp_path):
+  """What stood for it goes, and so does what stood for a file of before."""
+  gone, other = (made(tmp_path / x, 'llama')[0] for x in 'ab')
+  folders = {x: gguf_files.folder_of(x) for x in (gone, other)}
+  gone.unlink()
   path, _ = made(tmp_path, 'qwen2')
   before = checkpoints.load(path)[1]['norm']['scale']
   attributes, *_ = reference('qwen2')
@@ -248,6 +252,9 @@ def test_a_file_that_changed_is_read_anew(tmp_path):
   model, params = checkpoints.load(path)
   np.testing.assert_array_equal(params['norm']['scale'], 2 * before)
   assert model.config.norm_eps == pytest.approx(1e-3)
+  kept = {x.parent for x in tmp_path.glob('cache/specjax/gguf/*/*/model.gguf')}
+  assert kept == {folders[other], gguf_files.folder_of(path)}
+  assert not folders[gone].parent.exists()
 
 
 def test_scaled_positions(tmp_path):
