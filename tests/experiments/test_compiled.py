@@ -898,6 +898,12 @@ def test_another_process_is_asked(folder, installed, monkeypatch):
   assert (name, *paths) == ('draft', x.target.path, str(folder / 'draft'))
   assert (one.gamma, one.used, one.temperature) == (2, 16 + 12, 1.0)
   assert (one.dtype, one.weights) == ('float32', 'floats')
+  # Three drafted tokens at least, and one more, lie behind those in use.
+  for used, slots in ((124, 128), (125, 256)):
+    longer = quote.prepare(
+      x, plan(dataclasses.replace(x, max_new_tokens=used - 16))
+    )
+    assert (longer[name].used, longer[name].slots) == (used, slots)
   again = Compiled()
   for word in quote.words_of(one, Compiled()):
     path, _, value = word.removeprefix('--').partition('=')

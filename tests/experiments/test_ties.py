@@ -45,16 +45,21 @@ def explain(monkeypatch):
       np.array([nudged, *[nudged] * len(whole)]),
       np.array([scored]),
     )
-    asked = []
+    asked, sought = [], []
 
     def measure(ways, prompt, new, values):
       asked.append((prompt, new))
       return measured
 
+    def find(ways, prompt, new):
+      sought.append((prompt, new))
+
     monkeypatch.setattr(ties, '_measure', measure)
+    monkeypatch.setattr(ties.parting, 'find', find)
     text, other = ([1, 2, token] for token in pair)
     found = ties.explain(ways(*dtypes), [9], None, text, other, **more)
     assert asked == [([9], [1, 2])]
+    assert sought == (asked if more.get('ours', True) else [])
     assert (found.position, found.tokens) == (2, tuple(pair))
     return found
 
