@@ -1025,7 +1025,7 @@ def on(device: str, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('device', map(on, ('v6e', 'h100', 'h200')))
+@pytest.mark.parametrize('device', [*map(on, ('v6e', 'h100', 'h200'))])
 def test_small_shapes_are_compiled(device, folder, tmp_path):
   flags = (
     *('compiled', f'--device={device}', '--programs=plain,chain,prefill'),
@@ -1121,7 +1121,7 @@ def test_a_layer_is_few_operations(device, what, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('device', map(on, ('v5e:2x2', 'h100:4')))
+@pytest.mark.parametrize('device', [*map(on, ('v5e:2x2', 'h100:4'))])
 def test_chips_tell_each_other_little_and_copy_nothing(device):
   """Chips tell each other rows and logits, of one token and of several."""
   flags = '--mesh.model=4', '--mesh.split_draft=True'

@@ -44,9 +44,9 @@ def chat(*said, limits=LIMITS, **given):
 
 
 @contextlib.contextmanager
-def refused(param, says=''):
+def refused(param, says=None):
   """Expects that what is read inside is refused by the name of a field."""
-  with pytest.raises(Refused, match=says) as error:
+  with pytest.raises(Refused, match=says or f'^{re.escape(param)}') as error:
     yield error
   assert error.value.param == param
 
@@ -165,7 +165,6 @@ REFUSED = [
 def test_fields_are_refused_by_their_name(sent, param):
   with refused(param) as error:
     requests.read(sent, b'prompt' not in sent, LIMITS)
-  assert str(error.value).startswith(param)
   assert error.value.status == (404 if b'gpt' in sent else 400)
   assert error.value.body['error']['param'] == param
 
