@@ -11,7 +11,7 @@ from specjax import sampling, verify
 from specjax.bench import costs
 from specjax.drafters import cascade, forced, lm, ngram, suffix
 from specjax.drafters.shapes import policies
-from specjax.loop import counting, scoring
+from specjax.loop import counting, generate, scoring
 from specjax.models import layouts
 from specjax.types import Context, Draft, History, Params, Spec
 from tests.library.test_bits import VOCAB, made, read, texts_of
@@ -76,6 +76,24 @@ def test_rows_of_a_smaller_pass_have_the_same_bits(name):
       np.testing.assert_array_equal(other[:rows], one[:rows])
       assert len(other) == 7
       assert not other[rows:].any()
+
+
+def test_what_a_finished_row_drafts_takes_no_rows(monkeypatch):
+  class Fed(Exception):
+    """Ends a step before the target computes anything."""
+
+  def feed(model, params, ctx, draft, *rest, **more):
+    raise Fed(draft.size)
+
+  state = models.begin('ngram', [0.0, 0.0], [[1, 2, 1, 2]] * 2)
+  state = state._replace(done=np.array([True, False]))
+  monkeypatch.setattr(scoring, 'feed', feed)
+  with pytest.raises(Fed) as found:
+    generate.step(
+      models.params_of('ngram'), state, spec=models.spec_of('ngram')
+    )
+  (sizes,) = found.value.args
+  assert (sizes[0], sizes[1] > 0) == (0, True)
 
 
 def texts(drafter, params, target, temperature):
