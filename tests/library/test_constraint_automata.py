@@ -763,6 +763,7 @@ def saved(tmp_path, **changes):
     ({'next': np.full((4, 9), 4, np.int16)}, 'states beyond the 4'),
     ({'next': np.full((4, 9), -1, np.int16)}, 'from which no text ends'),
     ({'classes': np.full(9, 99, np.int16)}, 'classes beyond'),
+    ({'classes': np.repeat(np.int16([-1, 0]), 8)}, 'classes beyond'),
     ({'eos': np.array([9])}, 'eos beyond'),
     ({'eos': np.array([-1, 3])}, 'eos beyond'),
     ({'eos': np.zeros(0, int)}, 'no token ends'),
