@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from configs import certify, drafters, embedded_tables, quickstart
 from specjax.bench import drafter_facts, load, memory, results
 from specjax.bench.config import Candidate, Certificate
 from specjax.bench.plan import plan, plan_drafter
+from specjax.checkpoints.vocabularies.reading import Spelled
 from specjax.drafters import lm
 from specjax.drafters.shapes import policies
 from specjax.errors import UserError
@@ -243,6 +245,16 @@ def test_what_training_cost_is_added_up(tmp_path):
   assert drafter_facts.training(ngram) is None
 
 
+def test_tokens_without_a_place_of_their_own_are_not_shared():
+  planned = plan_drafter('one', Candidate('ngram', 2))
+  weights = {'w': np.zeros(5, np.float16)}
+  for places, shared in (([0, 2, 1], 3), ([0, 3, 2, 3, 1], 3)):
+    tables = types.SimpleNamespace(places=np.array(places))
+    found = drafter_facts.describe(planned, Spelled(weights, tables))
+    assert found['vocabulary'] == {'shared': shared, 'of': len(places)}
+    assert (found['parameters'], found['bytes']) == (5, 10)
+
+
 def predicted(x, **options):
   """The plan, what models it needs, and the memory of two short prompts."""
   planned = plan(x)
@@ -269,34 +281,26 @@ STATES = GatedDelta((0, 1), 2, 4, 8, 16, 4)
     (SMALL, 128, 2 * 128 + 6 * 64 + 4 * 2 * 32, 12 * 4 * 128),
     # Of a model of other code the MLP is four times as wide.
     (
-      Sizes(512, 64, 4, 2, 16, 256),
-      128,
-      2 * 256 + 6 * 64 + 4 * 2 * 32,
-      12 * 2 * 128,
+      Sizes(512, 64, 4, 2, 16, 256), 128,
+      2 * 256 + 6 * 64 + 4 * 2 * 32, 12 * 2 * 128,
     ),
     # Latents of 32 entries and 8 that are turned, as queries of four heads.
     (
       dataclasses.replace(SMALL, num_kv_heads=1, latent=Latent(32, 8, 16, 16)),
-      128,
-      2 * 128 + 6 * 64 + 4 * 40 + 2 * 4 * 40,
-      12 * 4 * 128,
+      128, 2 * 128 + 6 * 64 + 4 * 40 + 2 * 4 * 40, 12 * 4 * 128,
     ),
     # Two layers with states, of 96 channels and 64 values, while the cache is
     # small.
     (
-      dataclasses.replace(SMALL, recurrent=STATES),
-      128,
-      2 * 128 + 6 * 64 + 2 * 2 * 32,
-      16 * 4 * 128 + 32 * (96 + 64),
+      dataclasses.replace(SMALL, recurrent=STATES), 128,
+      2 * 128 + 6 * 64 + 2 * 2 * 32, 16 * 4 * 128 + 32 * (96 + 64),
     ),
     (
-      dataclasses.replace(SMALL, recurrent=STATES),
-      1024,
-      2 * 128 + 6 * 64 + 2 * 2 * 32,
-      12 * 4 * 1024,
+      dataclasses.replace(SMALL, recurrent=STATES), 1024,
+      2 * 128 + 6 * 64 + 2 * 2 * 32, 12 * 4 * 1024,
     ),
   ],
-)
+)  # fmt: skip
 def test_bytes_of_activations_of_a_token(config, slots, entries, wide):
   """Entries in the dtype of the model, beside floats that it makes."""
   for dtype, size in (('float32', 4), ('bfloat16', 2)):

@@ -46,7 +46,8 @@ def test_the_widest_vectors_are_those_that_programs_may_use(
 def test_rows_say_how_many_threads_xla_has(monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: {0, 1, 2})
   monkeypatch.delenv('NPROC', raising=False)
-  assert results.conditions()['xla_threads'] == 3
+  found = results.conditions()
+  assert (found['xla_threads'], found['device'][-9:]) == (3, ', 3 cores')
   for said, threads in (('', 3), ('1', 1), ('6', 6)):
     monkeypatch.setenv('NPROC', said)
     assert results.conditions()['xla_threads'] == threads

@@ -8,24 +8,27 @@ import pathlib
 import types
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specjax import prompts, sampling, verify
 from specjax.bench import load, memory, plan
-from specjax.bench.config import Mesh, Prompts
+from specjax.bench.config import Candidate, Mesh, Prompts
 from specjax.bench.plan import freeze, plan_drafter
-from specjax.checkpoints import CheckpointError
+from specjax.checkpoints import CheckpointError, parameters
 from specjax.checkpoints.families import conversion
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.errors import UserError
 from specjax.loop import buffers, generate
-from specjax.models import prefill, table, transformer
+from specjax.models import prefill, sharding, table, transformer
 from specjax.models.config import Encoder, Experts
+from specjax.models.own import Sizes
+from specjax.models.sharding import Placement
 from specjax.prompts import forms
 from specjax.types import Spec
-from tests.support import models, tiny
+from tests.support import models, own_models, tiny
 
 # The library: 20 positions, of the target or of what drafts for it.
 
@@ -142,8 +145,11 @@ def test_windows_and_new_tokens(models, who):
   windows = Prompts(length=15)
   assert load.room(settings(5, prompts=windows), models) == 15
   assert load.room(settings(4, prompts=windows), models) == 16
-  message = r'prompts\.length \+ max_new_tokens is 21, but the ' + who
-  with pytest.raises(ValueError, match=f'{message} has 20 positions'):
+  message = (
+    rf'prompts\.length \+ max_new_tokens is 21, but the {who} has 20 pos'
+  )
+  remedies = r'itions: choose max_new_tokens=5 or prompts\.length=14$'
+  with pytest.raises(ValueError, match=message + remedies):
     load.room(settings(6, prompts=windows), models)
 
 
@@ -152,18 +158,33 @@ def test_windows_and_new_tokens(models, who):
 )
 def test_other_prompts_have_at_least_one_token(fields):
   assert load.room(settings(19, **fields), described()) == 1
-  with pytest.raises(ValueError, match='is 21, but the target has 20'):
+  message = r'is 21, but the target has 20 .*: choose max_new_tokens=19$'
+  with pytest.raises(ValueError, match=message):
     load.room(settings(20, **fields), described())
+
+
+def test_a_draft_is_shorter_than_the_target():
+  for gamma, positions in ((19, 20), (20, 21)):
+    x = settings(2, candidates={'a': Candidate('ngram', gamma)})
+    assert load.room(x, described(positions)) == positions - 2
+    with pytest.raises(ValueError, match=f'drafter a is {gamma}, but the targ'):
+      load.room(x, described(gamma))
 
 
 def test_the_room_of_an_encoder():
   """It is not that of the text; a draft without one reads no prompt."""
   models = described(20, 18, Encoder(1, start=2))
   assert load.room(settings(17, prompts=Prompts(length=20)), models) == 20
-  with pytest.raises(ValueError, match=r'max_new_tokens \+ 1 is 19, but the d'):
+  message = (
+    r'max_new_tokens \+ 1 is 19, but the draft .*: choose max_new_tokens=17$'
+  )
+  with pytest.raises(ValueError, match=message):
     load.room(settings(18, prompts=Prompts(length=20)), models)
-  with pytest.raises(ValueError, match='is 21, but an encoder has 20 pos'):
+  message = r'is 21, but an encoder has 20 pos.*: choose prompts\.length=20$'
+  with pytest.raises(ValueError, match=message):
     load.room(settings(2, prompts=Prompts(length=21)), models)
+  models['draft lm'].model.config.encoder = Encoder(1)
+  assert load.room(settings(17, prompts=Prompts(length=18)), models) == 18
 
 
 class Letters:
@@ -279,8 +300,8 @@ def test_the_largest_number_that_fits(least, most, limit):
   assert found == max(wanted, default=None)
 
 
-def proposals(planned, fits, dtype='float32', count=10):
-  return [*memory._proposals(planned, dtype, 6, 20, count, fits)]
+def proposals(planned, fits, dtype='float32', count=10, heads=6):
+  return [*memory._proposals(planned, dtype, heads, 20, count, fits)]
 
 
 def test_the_least_changes_that_fit_are_proposed(monkeypatch):
@@ -310,6 +331,10 @@ def test_the_least_changes_that_fit_are_proposed(monkeypatch):
     *('prompts.count=9', 'batch=3 prompts.count=3', 'prompts.length=19'),
     'max_new_tokens=11',
   ]
+  # No mesh has more than 64 devices.
+  for heads, found in ((128, ['mesh.model=64']), (130, [])):
+    wide = proposals(planned, lambda p, *_: p.mesh.model > 32, heads=heads)
+    assert wide == found
 
 
 @pytest.mark.parametrize(
@@ -372,7 +397,7 @@ def test_what_is_too_much_names_what_fits(monkeypatch, computing):
     if not says:
       memory.check(planned, described, 20, 10, load)
       continue
-    with pytest.raises(UserError, match=f'choose {says}') as error:
+    with pytest.raises(UserError, match=f'{limit}: choose {says}') as error:
       memory.check(planned, described, 20, 10, load)
     assert ('computing 50' in str(error.value)) == (computing > 0)
 
@@ -411,6 +436,7 @@ def test_what_a_device_holds_by_hand(
     return made(levels=lambda: levels, remembered=lambda config: remembered)
 
   whole = made(for_draft='split')
+  widths_of = memory.Widths(batch, rows, 128, 384, nodes)
   described = {
     'target': model(100, 60, whole), 'draft x': model(30, 18, 'split', len),
     'draft z': model(50, 24, 'split', other=made(tables='tables')),
@@ -435,11 +461,7 @@ def test_what_a_device_holds_by_hand(
     (jax, 'default_backend', lambda: 'cpu'),
     (jax, 'device_count', lambda: 1),
     (memory.meshes, 'plan_placement', lambda mesh: whole),
-    (
-      memory,
-      'widths_of',
-      lambda *_: memory.Widths(batch, rows, 128, 384, nodes),
-    ),
+    (memory, 'widths_of', lambda *_: widths_of),
     (memory, '_forms', lambda *_: {'a': ('one', 1), 'b': ('other', 2)}),
     (memory, '_copied', lambda forms: 7),
     (memory, 'held_by', lambda x, place, *_: x.parameters * (place == x.place)),
@@ -469,6 +491,50 @@ def test_what_a_device_holds_by_hand(
   step = 20 * max(2 * rows, batch * (nodes + 1)) * 5
   x, z = (rows * reads[n] - 2 * rows for n in (30, 50))
   assert found.activations == max(step, x - 24, z - 36)
+
+
+def test_bytes_of_weights_by_hand(monkeypatch, tmp_path):
+  """Floats of ours by their sizes, others as described, heads by their file."""
+  made, place = types.SimpleNamespace, Placement(sharding.plan_mesh(1, 1))
+  size = sum(x.size for x in jax.tree.leaves(models.target_weights()))
+  few, three = parameters.WeightForm('int8'), np.zeros(3, np.int8)
+  for config, form, held in (
+    (models.TARGET.config, parameters.FLOATS, 2 * size),
+    (models.TARGET.config, few, 3),
+    (Sizes(11, 8, 2, 1, 4, 64), parameters.FLOATS, 3),
+  ):
+    one = made(model=made(config=config), shapes=lambda *_: three)
+    assert memory.held_by(one, place, 'bfloat16', form) == held
+
+  def describe(target):
+    if target == 'damaged':
+      raise CheckpointError
+    return made(parameters=5)
+
+  def read(path, of_head):
+    return {'a': np.zeros((2, 3)), 'b': np.zeros(1 + of_head)}
+
+  monkeypatch.setattr(memory, 'open_tensors', read)
+  one = made(beside={'describe_head': describe}.get, path=str(tmp_path))
+  assert memory._of_file(one, 'whole') == 4 * 5
+  assert memory._of_file(one, 'damaged') == 4 * (2 * 3 + 2)
+  one.path = 'nowhere'
+  assert memory._of_file(one, 'damaged') == 0
+
+
+def test_bytes_of_caches_by_hand():
+  """Two layers of keys and values of four entries; three rows a device."""
+  sizes, slot = (Placement(sharding.plan_mesh(2, 1)), 6, 128), 2 * 2 * 4
+  found = memory.of_cache(models.TARGET, *sizes, 256, 'bfloat16')
+  assert found == 3 * 128 * slot * 2
+  # What an encoder reads has slots of its own, and a length in each layer.
+  config = dataclasses.replace(models.TARGET.config, encoder=Encoder(1))
+  found = memory.of_cache(models.TARGET._replace(config=config), *sizes, 256)
+  assert found == 3 * ((128 + 256) * slot * 4 + 2 * 4)
+  # A model of other code opens its own: 32 entries, and two numbers a row.
+  own = own_models.adapted()._replace(init=lambda _: own_models.weights())
+  found = memory.of_cache(own, *sizes, 0)
+  assert found == 3 * (128 * 2 * 2 * 32 * 4 + 2 * 4)
 
 
 def test_memory_of_a_device(monkeypatch):

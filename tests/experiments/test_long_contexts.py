@@ -42,14 +42,20 @@ def test_bytes_of_the_cache_are_those_of_what_is_seen():
 
 @pytest.mark.parametrize('tied', [False, True])
 def test_bytes_of_weights_are_all_but_a_table_that_is_no_head(tied):
-  model = models.tiny(models.VOCAB, 2, tied_embeddings=tied)
+  model = models.tiny(models.VOCAB, 2, tied_embeddings=tied, rope_theta=None)
   whole = jax.jit(model.init)(jax.random.key(0))
   for params in (whole, linear.quantize(whole, tied)):
     weights, cache = bytes_per_token(model, params, 10)
     every = sum(x.nbytes for x in jax.tree.leaves(params))
-    table = 0 if tied else models.VOCAB * 8 * 4
+    # Positions are a table, too, of 512 rows.
+    table = (512 + (0 if tied else models.VOCAB)) * 8 * 4
     # Keys and values of two layers, 4 bytes each whatever the weights have.
     assert (weights, cache) == (every - table, 2 * 2 * 4 * 10 * 4)
+    # Nor does a step read its second embedding as a whole, or an encoder.
+    more = np.zeros((3, 5), np.float32)
+    read = {'inputs': {'table': more, 'scale': more}, 'encoder': {'up': more}}
+    found = bytes_per_token(model, params | read, 10)
+    assert found == (weights + more.nbytes, cache)
 
 
 def test_a_latent_is_in_the_cache_once():

@@ -277,7 +277,10 @@ def test_a_lossy_rule_is_refused(folder, tmp_path):
     ('{"prompt": 0, "tokens": "a"}', 'tokens a list of ids'),
     ('{"prompt": 0, "text": [1]}', 'text must be a string'),
     ('{"prompt": 2, "tokens": [1, 2]}', '2 is none of the 2 prompts'),
+    ('{"prompt": -1, "tokens": [1, 2]}', '-1 is none of the 2 prompts'),
+    ('{"prompt": true, "tokens": [1, 2]}', 'True is none of the 2 prompts'),
     ('{"prompt": [9], "tokens": [1, 2]}', r'\[9\] is none of the 2 prompts'),
+    ('{"prompt": 1, "tokens": [-1, 2]}', 'prompt 1 has a token outside the v'),
     ('{"prompt": 1, "tokens": [11, 2]}', 'prompt 1 has a token outside the v'),
     ('{"prompt": 1, "tokens": [1]}', 'has 1 tokens and no end of text'),
     ('{"prompt": 1, "tokens": [1, 3]}', 'prompt 1 has two texts'),
@@ -285,7 +288,9 @@ def test_a_lossy_rule_is_refused(folder, tmp_path):
 )
 def test_bad_texts_are_refused(tmp_path, line, message):
   file = tmp_path / 'texts.jsonl'
-  good = '{"prompt": [5, 6], "tokens": [10]}\n{"prompt": 1, "tokens": [1, 2]}'
+  # What is behind the end of a text or the limit is cut off.
+  good = '{"prompt": [5, 6], "tokens": [10, 3]}\n'
+  good += '{"prompt": 1, "tokens": [1, 2, 4]}'
   spec = dataclasses.replace(PLAIN, eos=(10,))
   prompts = [[5, 6], [7]]
   file.write_text(good)
@@ -295,6 +300,10 @@ def test_bad_texts_are_refused(tmp_path, line, message):
     return comparisons.match_texts(entries, prompts, None, spec, 2)
 
   assert read() == [[10], [1, 2]]
+  prompts.append([5, 6])  # The same prompt may come twice.
+  file.write_text(good.replace('[5, 6]', '2'))
+  assert read() == [[10], [1, 2], [10]]
+  prompts.pop()
   file.write_text(f'{line}\n{good}')
   with pytest.raises(UserError, match=message):
     read()

@@ -54,6 +54,22 @@ def test_calls_of_a_drawn_draft(float64):
     assert seen.calls(2) == pytest.approx(calls, abs=1e-12)
 
 
+def test_calls_by_the_overlap():
+  """Six tokens of which all are drafted, though none of them is accepted."""
+  one = watched([7] * 6, np.ones(6), np.zeros(6))._replace(beta=np.ones(6))
+  assert (one.calls(2), one.calls_by_beta(2)) == (6, 2)
+
+
+def test_who_looks_on_has_the_room_that_all_need():
+  """The fewest positions, and the longest draft with what is beyond it."""
+  one, two, three = (ngram.make(gamma) for gamma in (2, 3, 4))
+  one = one._replace(taps=(9, 0), positions=20)
+  three = three._replace(taps=(1, 0), positions=30)
+  look = replay.onlooker((one, two._replace(beyond=2), three))
+  assert (look.depth, look.nodes, look.taps) == (0, 0, (0, 1, 9))
+  assert (look.positions, look.beyond) == (20, 5)
+
+
 def watched(text, p, q, tokens=(), size=(), drawn=True):
   columns = (np.array(x) for x in (text, p, q, q, tokens, size))
   return replay.Watched(*columns, drawn=drawn)

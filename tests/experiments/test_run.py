@@ -1,9 +1,9 @@
 """The main job on a tiny pair: rows, resume after a kill, bad logits."""
 
 import contextlib
+import dataclasses
 import io
 import json
-import pathlib
 import re
 import signal
 import time
@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 
 from specjax import native
-from specjax.bench import measure, results
+from specjax.bench import costs, measure, results
 from specjax.bench import runner as runner_module
 from specjax.bench.config import Prompts
+from specjax.bench.methods import Loaded, Race
 from specjax.bench.plan import plan
 from specjax.bench.runner import Runner, singles
 from specjax.loop import generate
+from specjax.models import layouts
 from specjax.programs import run
+from specjax.prompts import Chosen
 from specjax.stats.row import SCHEMA
-from tests.support import processes, tiny
+from tests.support import processes, scripted_run, tiny
 
 THREE = Prompts(domains=('code',), count=3, length=16)
 CONFIG = """
@@ -114,13 +117,6 @@ def test_methods_that_do_not_fit_at_once_take_turns(
     for field in ('tau', 'alpha', 'histogram', 'compilations'):
       assert again[field] == row[field]
 
-  # What is there is not compiled again where a run goes on.
-  file = pathlib.Path(x.results) / 'rows.jsonl'
-  lines = file.read_text().splitlines(keepends=True)
-  file.write_text(''.join(lines[:-1]))
-  Watched(plan(x)).run()
-  assert parts == [['draft'], ['ngram'], ['ngram']]
-
 
 def test_rows_of_other_prompts_are_refused(folder, tmp_path):
   """A file of prompts that changed may not continue the old rows."""
@@ -138,8 +134,8 @@ def test_a_log_has_one_line_a_phase(ran):
   assert all(re.search(ends, line) for line in lines)
   names = [line.partition(': ')[0] for line in lines]
   assert names[0] == 'loading'
-  for name in ('code, temperature 1', 'code, temperature 1, alpha'):
-    assert names.count(name) == 1
+  for name in ('code, temperature 0 (1 more)', 'code, temperature 1'):
+    assert names.count(name) == names.count(f'{name}, alpha') == 1
   assert '\r' not in log
 
 
@@ -181,12 +177,8 @@ def test_the_last_batch_is_filled_up_with_nothing(folder, tmp_path):
 
 
 def test_bad_logits_name_the_cell_and_keep_the_rest(folder, tmp_path):
-  x = tiny.experiment(
-    folder,
-    temperatures=(0.0,),
-    drafters=('ngram',),
-    results=str(tmp_path / 'a'),
-  )
+  x = tiny.experiment(folder, drafters=('ngram',), results=str(tmp_path / 'a'))
+  x.temperatures = (0.0,)
   runner = Runner(plan(x))
   kept = dict.fromkeys(results.KEY) | {'kept': True}
   runner.folder.add(kept)
@@ -210,3 +202,83 @@ def test_drafters_of_one_program_have_alphas_of_their_own():
   methods = [method('before'), method('after'), method('after')]
   found = singles(methods)
   assert list(found.values()) == methods[:2]
+
+
+# Made-up methods, drafters and times.
+
+
+@pytest.mark.parametrize(
+  ('crowded', 'parts'),
+  [(True, [('cdef', 6 / 5), ('g', 3 / 2)]), (False, [('cdefg', 8 / 6)])],
+)
+def test_methods_are_decoded_as_far_as_programs_fit(
+  crowded, parts, monkeypatch
+):
+  """Four at a time are compiled, without the first two, which have rows."""
+  made, one = types.SimpleNamespace, scripted_run.built().methods[0]
+  methods = [dataclasses.replace(one, drafter=name) for name in 'abcdefg']
+  seen, rows, runner = [], {'a', 'b'}, object.__new__(Runner)
+
+  def warm_up():
+    assert len(seen) < len(parts)
+    timed = runner.compile('job')
+    seen.append((''.join(m.drafter for m in timed), runner.compilations))
+
+  vars(runner).update(
+    plan=made(batch=2, batches=(2,), timed=True, temperatures=(0.0,)),
+    prompts={'code': []}, turn=slice(None), before_races=None,
+    built=made(methods=methods), warm_up=warm_up, whole=lambda *where: where,
+    folder=made(has=lambda drafter, **_: drafter in rows),
+    loops=lambda timed, *_: dict.fromkeys(['plain', *timed]),
+    group=lambda *_: rows.update(m.drafter for m in runner.part),
+  )  # fmt: skip
+  monkeypatch.setattr(costs, 'replay', lambda way, job: (way, job))
+  monkeypatch.setattr(measure, 'crowded', lambda: crowded)
+  monkeypatch.setattr(measure, 'compile_all', lambda new: 1 + len(new))
+  monkeypatch.setattr(measure, 'make_room', lambda: None)
+  runner.run()
+  assert seen == parts
+  assert runner.complete()
+  # Times are compared: where one method lacks a row, all are decoded.
+  rows.remove('c')
+  for runner.plan.timed, todo in ((True, 'abcdefg'), (False, 'c')):
+    found = runner.todo('code', 0.0)
+    assert ''.join(m.drafter for m in found) == todo
+    assert {cell['batch'] for cell in found.values()} == {2}
+
+
+@pytest.mark.parametrize(('quick', 'turns'), [(True, 3), (False, 7)])
+def test_times_are_taken_turn_by_turn(quick, turns, monkeypatch):
+  """Costs on every batch; layouts on one greedy batch of the first prompts."""
+  made, taken = types.SimpleNamespace, []
+  planned = made(quick=quick, batch=10)
+  one = made(plan=planned, timer=made(turn=taken.append))
+  Runner.measure_costs(one, [*'ab'])
+  assert ''.join(taken) == 'abababa'[:turns]
+  monkeypatch.setattr(Loaded, 'job', lambda _, *given: given)
+  monkeypatch.setattr(Loaded, 'settle', lambda _, race: race)
+  built = dataclasses.replace(scripted_run.built(), plan=planned, forms={0: 0})
+  (texts, place, temperature), found = dataclasses.astuple(built.race())
+  assert place.tolist() == [*range(8), 0, 1]
+  assert texts == [scripted_run.prompts()[i] for i in place]
+  assert (temperature, found) == (0.0, 3 if quick else layouts.TURNS)
+
+
+def test_passes_race_in_the_middle_of_the_longest_text(monkeypatch):
+  """Of two texts with twelve new tokens; an encoder's begin with one token."""
+  monkeypatch.setattr(layouts, 'race', lambda *given: given)
+  new = np.array([12, 0])
+  job = measure.Job([[1] * 5, [1] * 3], None, None, new, 0, 128, 256)
+  for encode, used in ((None, 5 + 6), (len, 1 + 6)):
+    forms = {'a': layouts.Arranged(types.SimpleNamespace(encode=encode), None)}
+    assert Race(job, 4).passes(forms, 3) == (forms, (2, 128, used, 256), 3, 4)
+
+
+def test_slots_serve_the_longest_prompt_and_the_deepest_draft():
+  """Twelve new tokens, three that are drafted, and one more."""
+  for longest, slots in ((112, 128), (113, 256)):
+    one = dataclasses.replace(
+      scripted_run.built(), plan=types.SimpleNamespace(max_new_tokens=12),
+      prompts={i: Chosen([[1] * n], '') for i, n in enumerate((1, longest, 2))},
+    )  # fmt: skip
+    assert one.slots == (slots, None)

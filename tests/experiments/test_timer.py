@@ -182,3 +182,9 @@ def test_the_known_text_is_the_prompt_and_what_was_added():
   text = costs.known_text(job, run, models.TARGET.config)
   assert text.shape == (3, 128)
   assert text[:, :4].tolist() == [[1, 2, 5, 0], [3, 6, 7, 0], [4, 0, 0, 0]]
+  # The program that is compiled for it is the one that is timed.
+  full = drafting(2, 2, (0, 1), False)
+  ((way, _),) = costs.to_compile(full, full.spec, job, ('scored',))
+  one = jax.tree.map(lambda x: (x.shape, x.dtype), way.params.drafter)
+  pace = costs._pace(run, full.spec.drafter)
+  assert one == tuple((x.shape, x.dtype) for x in (text, pace))

@@ -18,7 +18,7 @@ from specjax.errors import UserError
 from specjax.loop import generate
 from specjax.models import sharding, transformer, variants
 from specjax.types import KV, Params, Spec, SpecState
-from tests.support import models, tiny, tiny_families
+from tests.support import models, own_models, tiny, tiny_families
 
 
 @pytest.mark.parametrize('name', tiny_families.OPTIONS)
@@ -161,13 +161,16 @@ def test_heads_that_are_not_divided_are_refused(folder):
   described = {'target': load.describe('target.path', folder / 'target')}
   meshes.check_heads(Mesh(model=4), described)
   with pytest.raises(
-    ValueError, match=r'mesh\.model is 3, .* the 4 heads of the'
+    ValueError, match=r'mesh\.model is 3, .* the 4 heads of the .* of 4$'
   ):
     meshes.check_heads(Mesh(model=3), described)
   described = {'draft lm': described['target']}
   meshes.check_heads(Mesh(model=3), described)
   with pytest.raises(ValueError, match=r'or mesh\.split_draft=F'):
     meshes.check_heads(Mesh(model=3, split_draft=True), described)
+  own = checkpoints.Description('own', own_models.adapted(), 0)
+  with pytest.raises(ValueError, match=r'mesh has 2 dev.*, a model of other'):
+    meshes.check_heads(Mesh(data=2), {'target': own})
 
 
 def described(layers, **heads):
@@ -203,18 +206,32 @@ def test_a_draft_is_split_where_it_would_read_more(
   assert chosen.facts()['split_draft'] is split
 
 
-@pytest.mark.parametrize(('target', 'split'), [(319, True), (320, False)])
+@pytest.mark.parametrize(
+  ('target', 'cache', 'heads', 'split'),
+  [
+    (319, 0, 4, True), (320, 0, 4, False), (49, 90, 4, True),
+    (50, 90, 4, False), (49, 45, 1, True), (50, 45, 1, False),
+  ],
+)  # fmt: skip
 def test_a_draft_is_read_with_the_rows_of_a_device(
-  folder, monkeypatch, target, split
+  folder, monkeypatch, target, cache, heads, split
 ):
-  """Three of six rows: four passes of 10 + 3 x 10 bytes, or half the target."""
-  read = {2: (target, 0), 1: (10, 10)}  # weights and a row, by layers
-  monkeypatch.setattr(
-    memory, 'bytes_per_token', lambda model, *_: read[model.config.num_layers]
-  )
-  mesh = Mesh(data=2, model=2)
-  given = plan(tiny.experiment(folder, mesh=mesh, gammas=(4,), batch=6))
-  chosen = memory.choose_split(given, described(2, **FOUR)).mesh
+  """Three of six rows: four passes of 10 + 3 x 10 bytes, or half the target.
+
+  And half of its caches, where the mesh divides their heads.
+  """
+  read = {2: (target, cache), 1: (10, 10)}  # weights and a row, by layers
+
+  def count(model, shapes, *sizes):
+    assert sizes == (16 + 12, 3)
+    assert transformer.dtype_of(shapes) == 'bfloat16'
+    return read[model.config.num_layers]
+
+  monkeypatch.setattr(memory, 'bytes_per_token', count)
+  x = tiny.experiment(folder, gammas=(2, 4), batch=6, dtype='bfloat16')
+  x.mesh = Mesh(data=2, model=2)
+  models_of = described(2, num_heads=4, num_kv_heads=heads)
+  chosen = memory.choose_split(plan(x), models_of).mesh
   assert chosen.split_draft is split
 
 
