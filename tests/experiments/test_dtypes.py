@@ -286,6 +286,12 @@ def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
     found = memory.predict(planned, described, tokens, 2, compiles=False)
     assert (found.total <= limit) == does
 
+  # What fits nowhere needs a smaller model.
+  limit = 10
+  held = memory.predict(planned, described, 16, 2, compiles=False)
+  with pytest.raises(UserError, match='but has 10: choose a smaller model'):
+    memory.check(planned, described, 16, 2, held)
+
 
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('rounds', [False, True])

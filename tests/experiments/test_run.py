@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import pathlib
 import re
 import signal
 import time
@@ -116,6 +117,13 @@ def test_methods_that_do_not_fit_at_once_take_turns(
     again = made[row['drafter'], row['temperature']]
     for field in ('tau', 'alpha', 'histogram', 'compilations'):
       assert again[field] == row[field]
+
+  # What is there is not compiled again where a run goes on.
+  file = pathlib.Path(x.results) / 'rows.jsonl'
+  lines = file.read_text().splitlines(keepends=True)
+  file.write_text(''.join(lines[:-1]))
+  Watched(plan(x)).run()
+  assert parts == [['draft'], ['ngram'], ['ngram']]
 
 
 def test_rows_of_other_prompts_are_refused(folder, tmp_path):
