@@ -13,14 +13,12 @@ Blocks of a few bits are read as the floats that they stand for.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-import contextlib
 import hashlib
 import json
 import mmap
 import os
 import pathlib
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -385,10 +383,11 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
       ends = {k: v for k, v in config.items() if k == 'eos_token_id'}
       (made / GENERATION).write_text(json.dumps(ends) + '\n')
       (made / GGUF).symlink_to(path)
-      # Another process may have been faster.
-      with contextlib.suppress(FileExistsError):
+      try:
         made.rename(folder)
-      shutil.rmtree(made, ignore_errors=True)
+      except OSError:
+        if not folder.is_dir():  # Another process may have been faster.
+          raise
   except CheckpointError:
     raise
   except Exception as error:  # Of a damaged file, nearly anything.

@@ -747,6 +747,17 @@ def test_a_key_or_tensor_that_is_not_read_is_refused(
   refused(re.escape(named), checkpoints.describe, path)
 
 
+def test_another_process_may_be_faster(tmp_path, monkeypatch):
+  path, _ = made(tmp_path, 'qwen2')
+  folder = checkpoints.locate(path)
+  theirs = folder.rename(folder.with_name('theirs'))
+  monkeypatch.setattr(
+    gguf_files, '_save_tokenizer', lambda *_: theirs.rename(folder)
+  )
+  assert checkpoints.locate(path) == folder
+  assert [*folder.parent.iterdir()] == [folder]
+
+
 def test_a_file_that_is_gone_is_named(tmp_path):
   path, _ = made(tmp_path, 'qwen2')
   folder = checkpoints.locate(path)
