@@ -979,11 +979,11 @@ MADE = {'rope_type': 'yarn', 'factor': 4.0}
 )
 def test_scalings_of_positions_from_keys(architecture, given, made):
   values = {f'rope.scaling.{name}': x for name, x in given.items()}
-  found = gguf_files._scaling(metadata(architecture, values), set())
+  found = gguf_files._scaling(metadata(architecture, values))
   assert found == ({'rope_scaling': made} if made else {})
   if made:
     other = metadata(architecture, values | {'rope.scaling.type': 'longrope'})
-    refused("type 'longrope' is not", gguf_files._scaling, other, set())
+    refused("type 'longrope' is not", gguf_files._scaling, other)
 
 
 @pytest.mark.parametrize('kind', [*gguf_header._FORMS, 8])
