@@ -13,14 +13,12 @@ Blocks of a few bits are read as the floats that they stand for.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-import contextlib
 import hashlib
 import json
 import mmap
 import os
 import pathlib
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,7 +36,7 @@ from specjax.models.rotary import Llama3
 _TABLE = 'tensors.json'
 _CODE = __file__, gguf_header.__file__
 # Keys that change no logits.
-_HARMLESS = 'vocab_size', 'rope.scaling.finetuned', 'attention.key_length'
+_HARMLESS = ('rope.scaling.finetuned',)
 _FLOATS = {'F32': np.float32, 'F16': np.float16}
 _PART = re.compile(r'(.*)-\d{5}-of-(\d{5})\.gguf')
 _LAYER = re.compile(r'blk\.(\d+)\.(.*)')
@@ -197,7 +195,7 @@ def _metadata(path: pathlib.Path, header: Header) -> _Metadata:
   return _Metadata(path, header.keys, name, set())
 
 
-def _scaling(m: _Metadata, tensors: set[str]) -> dict[str, Any]:
+def _scaling(m: _Metadata) -> dict[str, Any]:
   """Attributes of rotary scaling, as far as they are in keys."""
   kind = m.get('{}.rope.scaling.type', 'none')
   factor = m.get('{}.rope.scaling.factor')
@@ -284,7 +282,7 @@ def _describe(m: _Metadata, tensors: dict[str, Place]) -> dict[str, Any]:
     made |= {'attention_bias': 'blk.0.attn_q.bias' in names, 'mlp_bias': False}
   if m.architecture == 'qwen3':
     made['attention_bias'] = False
-  made |= _scaling(m, names) | _llama3(m, tensors.get('rope_freqs.weight'))
+  made |= _scaling(m) | _llama3(m, tensors.get('rope_freqs.weight'))
   made |= ARCHITECTURES[m.architecture].attributes(m)
   _refuse_unknown(m, head_dim or width // heads)
   ends = [m.get(f'tokenizer.ggml.{x}_token_id') for x in ('eos', 'eot')]
@@ -385,10 +383,11 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
       ends = {k: v for k, v in config.items() if k == 'eos_token_id'}
       (made / GENERATION).write_text(json.dumps(ends) + '\n')
       (made / GGUF).symlink_to(path)
-      # Another process may have been faster.
-      with contextlib.suppress(FileExistsError):
+      try:
         made.rename(folder)
-      shutil.rmtree(made, ignore_errors=True)
+      except OSError:
+        if not folder.is_dir():  # Another process may have been faster.
+          raise
     _forget_others(folder, path)
   except CheckpointError:
     raise

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import flax.linen as nn
 import jax
@@ -11,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
-from specjax.checkpoints import files, loading
+from specjax.checkpoints import files, loading, tokenizer
 from specjax.checkpoints.families import conversion, values
 from specjax.models import transformer
 from tests.support.directories import (
@@ -215,6 +216,8 @@ def test_save_rejects_parameters_of_another_model(tmp_path):
   refused('fit into float16', checkpoints.save, path, model, bad)
   refused('save as int8', checkpoints.save, path, model, params, dtype=jnp.int8)
   assert not list(tmp_path.iterdir())
+  wide = params | {'embedding': params['embedding'].at[0, 0].set(jnp.inf)}
+  checkpoints.save(path, model, wide)  # What is infinite stays so.
 
 
 def test_eos_ids_come_from_the_first_file_that_has_them(saved):
@@ -242,6 +245,12 @@ def test_save_writes_the_ends_it_is_given(eos, ids, tmp_path):
   assert config['eos_token_id'] == ids
   lines = json.dumps(config, indent=2, sort_keys=True) + '\n'
   assert (path / 'config.json').read_text() == lines
+  # Null where nothing is known, so that no default of the family holds.
+  told = (path / 'generation_config.json').read_text()
+  known = dict.fromkeys(('bos_token_id', 'pad_token_id')) | {
+    'eos_token_id': ids
+  }
+  assert json.loads(told) == known
 
 
 def make_tokenizer(size):
@@ -271,6 +280,12 @@ def test_equal_tokenizers_are_read_once(tmp_path):
   assert found.eos_token == 'w1'
   (tmp_path / 'end/tokenizer_config.json').unlink()
   assert checkpoints.load_tokenizer(tmp_path / 'end', known) is not known
+  for more in ('merges.txt', 'added_tokens.json', 'special_tokens_map.json'):
+    for name, text in (('a', 'ab'), ('chat', 'ac')):
+      (tmp_path / name / more).write_text(text)
+      os.utime(tmp_path / name / more, (1, 1))  # Of the same size and time.
+    assert not tokenizer._same_files(tmp_path / 'a', tmp_path / 'chat')
+    (tmp_path / 'chat' / more).write_text('ab')
 
 
 def test_tokenizer_travels_with_the_model(tmp_path):

@@ -34,7 +34,7 @@ from specjax.checkpoints import (
 )
 from specjax.checkpoints.families import conversion
 from specjax.checkpoints.families.table import KEEP, WAYS, Tensors, TensorSplit
-from specjax.checkpoints.files import Tensor
+from specjax.checkpoints.files import Tensor, open_tensors
 from specjax.checkpoints.parameters import WeightForm
 from specjax.drafters import lm
 from specjax.models import linear, low_bits, transformer
@@ -233,9 +233,13 @@ def test_a_file_is_the_checkpoint_that_it_was_made_from(name, kind, tmp_path):
     kind, 'bfloat16'
   )
   assert checkpoints.fingerprint(path) == checkpoints.fingerprint(path)
+  parts, whole = map(open_tensors, (checkpoints.locate(path), directory))
+  for key, x in whole.items():
+    cut = tuple(slice(3, n - 2) for n in x.shape)
+    np.testing.assert_array_equal(parts[key].read(cut), x.read(cut), key)
 
 
-def test_a_file_that_changed_is_read_anew(tmp_path):
+def test_a_file_that_changed_is_read_anew(tmp_path, monkeypatch):
   """What stood for it goes, and so does what stood for a file of before."""
   gone, other = (made(tmp_path / x, 'llama')[0] for x in 'ab')
   folders = {x: gguf_files.folder_of(x) for x in (gone, other)}
@@ -255,6 +259,14 @@ def test_a_file_that_changed_is_read_anew(tmp_path):
   kept = {x.parent for x in tmp_path.glob('cache/specjax/gguf/*/*/model.gguf')}
   assert kept == {folders[other], gguf_files.folder_of(path)}
   assert not folders[gone].parent.exists()
+  # So is one of another size and the same time, and all by other code.
+  folder, state = checkpoints.locate(path), path.stat()
+  assert not folder.parent.stat().st_mode & 0o77  # Nobody else reads it.
+  path.write_bytes(path.read_bytes() + bytes(32))
+  os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+  longer = checkpoints.locate(path)
+  monkeypatch.setattr(gguf_files, '_CODE', ())
+  assert len({folder, longer, checkpoints.locate(path)}) == 3
 
 
 def test_scaled_positions(tmp_path):
@@ -280,6 +292,13 @@ def test_scaled_positions(tmp_path):
     )
     scaling = checkpoints.describe(path).model.config.rope_scaling
     assert tuple(vars(scaling).values()) == (factor, 1.0, 4.0, 8192)
+  # At any place of a file, which need not say the usual base.
+  m = metadata('llama', {})._replace(path=tmp_path / 'x')
+  place = gguf_header.Place(6, 16, [8], 'F16')
+  m.path.write_bytes(bytes(6) + divisors.tobytes())
+  assert gguf_files._llama3(m, place)['rope_scaling']['factor'] == 8.0
+  m.path.write_bytes(bytes(6) + (1.003 * divisors).astype(width).tobytes())
+  refused('scaling of no Llama 3', gguf_files._llama3, m, place)
 
 
 # The bits of a file
@@ -566,6 +585,17 @@ def test_arrays_are_mapped_where_a_device_takes_them(tmp_path, monkeypatch):
   ]
 
 
+def test_what_is_kept_depends_on_sources_facts_and_types(monkeypatch):
+  monkeypatch.setattr(kept_weights, '_LEAST', 0)
+  a, b, found = ('/', 1), ('/tmp', 1), []
+  for i, (sources, facts, kind) in enumerate(
+    [([a, b], 0, 'i2'), ([b, a], 0, 'i2'), ([a, b], 1, 'i2'), ([a, b], 1, 'u2')]
+  ):
+    x = [np.full(1, i, kind)]
+    found += kept_weights.recall('x', sources, facts, x, lambda x=x: x)
+  assert found == [0, 0, 2, 3]
+
+
 @pytest.mark.usefixtures('kernel')
 @pytest.mark.parametrize('least', [0, kept_weights._LEAST])
 def test_weights_are_read_where_nothing_can_be_kept(
@@ -660,6 +690,8 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
     writer.add_token_types([1] * (VOCAB - 2) + [3, 3])
     writer.add_token_merges([f'{letters[33]} {letters[34]}'])
     writer.add_bos_token_id(VOCAB - 1)
+    writer.add_pad_token_id(1)
+    writer.add_unk_token_id(2)
     writer.add_add_bos_token(True)
     writer.add_chat_template('{{ messages[0].content }}<end>')
 
@@ -671,6 +703,7 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   usual = type(target.tokenizer).from_pretrained(checkpoints.locate(path))
   for name in ('special_tokens_map', 'chat_template', 'model_max_length'):
     assert getattr(target.tokenizer, name) == getattr(usual, name)
+  assert [*usual.special_tokens_map.values()] == ['<begin>', "'", '"', '!']
   tables = target.tokenizer.backend_tokenizer, usual.backend_tokenizer
   assert tables[0].to_str() == tables[1].to_str()
   encoded = target.tokenizer.encode('ABC3<end>')
@@ -682,6 +715,22 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   assert chat == '42<end>'
   decoded = specjax.decode(target, None, '123', new_tokens=3)
   assert len(decoded.tokens[0]) == 3
+
+
+@pytest.mark.parametrize('begins', [None, False])
+@pytest.mark.parametrize('model', ['llama', 'gpt2'])
+def test_texts_begin_as_the_tokenizers_of_a_file_do(model, begins, tmp_path):
+  """SentencePiece does unless told otherwise, and so do both of two texts."""
+  m = metadata({'gpt2': 'qwen2'}.get(model, model), {})
+  keys = dict(model=model, tokens=['u', '<s>', '▁', 'a', 'b'], scores=[0] * 5)
+  keys |= dict(token_type=[2, 3, 1, 1, 1], merges=[], bos_token_id=1)
+  keys |= {} if begins is None else {'add_bos_token': begins}
+  m.keys.update((f'tokenizer.ggml.{key}', x) for key, x in keys.items())
+  gguf_files._save_tokenizer(m, tmp_path)
+  usual = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+  space = [2] * (model == 'llama')
+  begin = [1, *space] if space and begins is None else space
+  assert usual.encode('a', 'b') == [*begin, 3, *begin, 4]
 
 
 # A file of the Hub
@@ -708,9 +757,9 @@ def test_what_is_not_read_is_named(tmp_path):
   odd = tmp_path / 'odd.gguf'
   finish(gguf.GGUFWriter(odd, 'clip'))
   refused("architecture 'clip' is not read", checkpoints.describe, odd)
-  part = tmp_path / 'model-00001-of-00003.gguf'
+  part = tmp_path / 'model-00001-of-00002.gguf'
   part.write_bytes(odd.read_bytes())
-  refused('one of 3 parts', checkpoints.describe, part)
+  refused('one of 2 parts', checkpoints.describe, part)
   one = part.rename(tmp_path / 'model-00001-of-00001.gguf')
   refused("architecture 'clip' is not read", checkpoints.describe, one)
 
@@ -719,27 +768,23 @@ def test_what_is_not_read_is_named(tmp_path):
   ('name', 'keys', 'tensor', 'named'),
   [
     ('phi3', {}, 'rope_factors_long.weight', 'rope_factors_long'),
+    ('phi3', {}, 'rope_factors_short.weight', 'short.weight (LongRoPE)'),
     ('llama', {'rope.freq_base': 5e5}, 'rope_freqs.weight', 'rope_freqs'),
     ('qwen2', {}, 'blk.0.ffn_gate_exps.weight', 'ffn_gate_exps'),
+    ('qwen2', {}, 'blk.0.attn_q.scale', 'not read: blk.0.attn_q.scale'),
     ('qwen3', {'block_count': 10**6}, '', 'block_count is 1000000'),
-    (
-      'llama',
-      {'attention.sliding_window': 9},
-      '',
-      'llama.attention.sliding_window',
-    ),
+    ('llama', {'attention.sliding_window': 9}, '',
+     'llama.attention.sliding_window'),
     ('llama', {'logit_scale': 0.5}, '', 'llama.logit_scale'),
-    (
-      'llama',
-      {'rope.dimension_count': 8},
-      '',
-      'llama.rope.dimension_count is 8',
-    ),
+    ('llama', {'rope.dimension_count': 8}, '',
+     'llama.rope.dimension_count is 8'),
     # What says nothing new is read.
     ('llama', {'rope.dimension_count': 16}, '', ''),
     ('llama', {'attention.value_length': 16}, '', ''),
+    ('qwen3', {'attention.value_length': 32}, '', ''),
+    ('llama', {'rope.scaling.finetuned': 1}, '', ''),
   ],
-)
+)  # fmt: skip
 def test_a_key_or_tensor_that_is_not_read_is_refused(
   name, keys, tensor, named, tmp_path
 ):
@@ -752,6 +797,17 @@ def test_a_key_or_tensor_that_is_not_read_is_refused(
     checkpoints.describe(path)
     return
   refused(re.escape(named), checkpoints.describe, path)
+
+
+def test_another_process_may_be_faster(tmp_path, monkeypatch):
+  path, _ = made(tmp_path, 'qwen2')
+  folder = checkpoints.locate(path)
+  theirs = folder.rename(folder.with_name('theirs'))
+  monkeypatch.setattr(
+    gguf_files, '_save_tokenizer', lambda *_: theirs.rename(folder)
+  )
+  assert checkpoints.locate(path) == folder
+  assert [*folder.parent.iterdir()] == [folder]
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
@@ -787,7 +843,8 @@ def _tensor(kind, *shape):
 
 def _alignment(unit):
   name = b'general.alignment'
-  return struct.pack(f'<Q{len(name)}sII', len(name), name, 4, unit)
+  form, kind = ('f', 6) if isinstance(unit, float) else ('I', 4)
+  return struct.pack(f'<Q{len(name)}sI{form}', len(name), name, kind, unit)
 
 
 @pytest.mark.parametrize(
@@ -828,8 +885,9 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path, monkeypatch):
     (2, 0, _tensor(0, 0) * 2, 't is there twice'),
     (1, 0, _tensor(8, 31), '31 values in Q8_0'),
     (1, 0, _tensor(0, 2**62), 't ends behind it'),
+    (1, 0, _tensor(0), 't ends behind it'),  # A number, of four bytes.
     (1, 0, _tensor(99, 0), '99 is not a valid'),
-    *((0, 1, _alignment(x), 'general.alignment is') for x in (0, 3, 48)),
+    *((0, 1, _alignment(x), 'general.alignment is') for x in (0, 3, 48, 32.0)),
     (0, 1, _key(8, struct.pack('<Qc', 1, b'\xff')), 'utf-8'),
   ],
 )
@@ -975,11 +1033,11 @@ MADE = {'rope_type': 'yarn', 'factor': 4.0}
 )
 def test_scalings_of_positions_from_keys(architecture, given, made):
   values = {f'rope.scaling.{name}': x for name, x in given.items()}
-  found = gguf_files._scaling(metadata(architecture, values), set())
+  found = gguf_files._scaling(metadata(architecture, values))
   assert found == ({'rope_scaling': made} if made else {})
   if made:
     other = metadata(architecture, values | {'rope.scaling.type': 'longrope'})
-    refused("type 'longrope' is not", gguf_files._scaling, other, set())
+    refused("type 'longrope' is not", gguf_files._scaling, other)
 
 
 @pytest.mark.parametrize('kind', [*gguf_header._FORMS, 8])
@@ -1020,7 +1078,7 @@ def test_a_header_may_end_with_its_file(kind, tmp_path, monkeypatch):
     gguf_header.read_header(path)
 
 
-@pytest.mark.parametrize('alignment', [None, 64])
+@pytest.mark.parametrize('alignment', [None, 1, 64])
 @pytest.mark.parametrize('kind', ['F32', 'F16', 'BF16', 'Q4_1', 'Q8_0'])
 def test_a_header_is_that_of_the_package(kind, alignment, tmp_path):
   """Compares all keys, and the places of all tensors."""
@@ -1033,6 +1091,9 @@ def test_a_header_is_that_of_the_package(kind, alignment, tmp_path):
     writer.add_token_scores([0.5, -1.0, 3e-5])
     writer.add_bool('flag', True)
     writer.add_int64('far', -(2**40))
+    values = {'uint8': 200, 'int8': -3, 'uint16': 60000, 'int16': -300}
+    for form, value in (values | {'uint64': 2**63, 'float64': 0.1}).items():
+      getattr(writer, f'add_{form}')(form, value)
 
   path, _ = made(tmp_path, 'llama', kind, change=change)
   read, theirs = gguf_header.read_header(path), gguf.GGUFReader(path)

@@ -64,7 +64,8 @@ def test_a_directory_comes_before_a_name(directory, cache, monkeypatch):
   (directory.parent / 'owner').mkdir()
   (directory.parent / 'a@b').rename(directory.parent / 'owner/x@y')
   assert checkpoints.describe('owner/x@y').stored_bytes
-  assert checkpoints.title_of('owner/x@y') == 'x@y'
+  for path in ('owner/x@y', 'owner/x@y/'):
+    assert checkpoints.title_of(path) == 'x@y'
   assert checkpoints.revision_of('owner/x@y') is None
   for folder in (
     'datasets--a--b/snapshots',
@@ -138,7 +139,8 @@ FILES = (
   'config.json', 'generation_config.json', 'model.safetensors.index.json',
   'model-1.safetensors', 'model-2.safetensors', 'model.fp16.safetensors',
   'pytorch_model.bin', 'tokenizer.json', 'tokenizer_config.json', 'vocab.json',
-  'merges.txt', 'tokenizer.model', 'special_tokens_map.json', 'README.md',
+  'merges.txt', 'tokenizer.model', 'special_tokens_map.json', 'training.json',
+  'added_tokens.json', 'chat_template.jinja', 'vocab.txt', 'README.md',
   'modeling_own.py', 'model.gguf', 'onnx/model.onnx', 'onnx/config.json',
   'original/tokenizer.model', 'original/consolidated.safetensors',
 )  # fmt: skip
@@ -147,10 +149,10 @@ FILES = (
 def test_only_needed_files_are_fetched(directory, cache, monkeypatch):
   shards = {f'model-{i}.safetensors' for i in (1, 2)}
   snapshot = cache / f'models--owner--model/snapshots/{hub.COMMITS[0]}'
-  fetched = []
+  fetched, asked = [], []
 
   def fetch(name, *, revision, cache_dir, allow_patterns, ignore_patterns):
-    del name, revision, cache_dir
+    asked.append((name, revision, cache_dir))
     wanted = huggingface_hub.utils.filter_repo_objects(
       FILES, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
     )
@@ -165,12 +167,14 @@ def test_only_needed_files_are_fetched(directory, cache, monkeypatch):
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
   checkpoints.locate('owner/model')
   described = fetched.pop()
-  assert described == {*FILES[:3], *FILES[7:13]}
+  assert described == {*FILES[:3], *FILES[7:17]}
   checkpoints.locate('owner/model', weights=True)
   assert [files - described for files in fetched] == [set(), shards]
   # Nothing is asked for where everything is here.
   checkpoints.resolve(snapshot)
   assert len(fetched) == 2
+  named = 'owner/model', None, None
+  assert asked == [named, named, ('owner/model', hub.COMMITS[0], cache)]
 
 
 def http(kind, status=404, text='404'):

@@ -78,8 +78,10 @@ def test_a_description_is_that_of_what_is_loaded(directory):
   files[0].unlink()
   refused('missing', checkpoints.describe, directory)
   assert not checkpoints.has_tokenizer(directory)
-  (directory / 'tokenizer.json').write_text('{}')
-  assert checkpoints.has_tokenizer(directory)
+  for name in ('tokenizer.json', 'tokenizer.model', 'vocab.json', 'vocab.txt'):
+    (directory / name).write_text('{}')
+    assert checkpoints.has_tokenizer(directory)
+    (directory / name).unlink()
 
 
 NORM = 'model.norm.weight'
@@ -131,8 +133,12 @@ def test_a_damaged_shard_is_named(damage, directory):
 )
 def test_pickled_weights_are_never_read(name, directory):
   (directory / 'model.safetensors').unlink()
-  (directory / name).write_bytes(b'cos\nsystem\n(S"false"\ntR.')
-  refused(f'{name} is pickled.*save_pretrained', checkpoints.load, directory)
+  for file in (name, 'q.bin'):  # Of several the first is named.
+    (directory / file).write_bytes(b'cos\nsystem\n(S"false"\ntR.')
+    refused(f'{name} is pickled.*save_pretrained', checkpoints.load, directory)
+  (directory / name).unlink()
+  (directory / 'q.bin').rename(directory / 'weights.h5')
+  refused(f'and so is {INDEX}', checkpoints.load, directory)
 
 
 def test_pickled_heads_need_torch(tmp_path, monkeypatch):

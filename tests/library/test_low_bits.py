@@ -14,6 +14,7 @@ from specjax import checkpoints, native
 from specjax.bench import load
 from specjax.bench.config import Candidate
 from specjax.bench.plan import plan_drafter
+from specjax.checkpoints import writing
 from specjax.drafters import lm, quantized
 from specjax.models import linear, low_bits, transformer, variants
 from specjax.models.config import Experts
@@ -386,6 +387,20 @@ def test_files_in_eight_bits_hold_what_was_quantised(folder, tmp_path):
   model, params = even()
   four = linear.quantize(params, False, 4)
   refused('eight bits', checkpoints.save, tmp_path / 'four', model, four)
+
+
+@pytest.mark.parametrize(
+  ('key', 'shape'),
+  [('w', (8, 12)), ('up', (3, 8, 12)), ('embedding', (12, 8))],
+)
+def test_eight_bits_are_saved_beside_their_scales(key, shape):
+  """Inputs of a matrix and of experts come first, those of a table last."""
+  x = np.random.default_rng(0).standard_normal(shape)
+  small = linear.quantize({key: jnp.array(x)}, True)[key]
+  values, scale = writing._parts('folder', key, small, None).values()
+  assert values.dtype == np.int8
+  assert (np.abs(values).max(shape.index(8)) == 127).all()
+  assert (np.abs(values * scale - x) <= 0.501 * scale).all()
 
 
 def test_files_in_eight_bits_are_not_read_as_floats(folder):

@@ -49,6 +49,10 @@ FLOAT_SHAPES = {
 }
 GROUP = 16
 AWQ = 0, 2, 4, 6, 1, 3, 5, 7
+OF_ACTIVATIONS = (  # one beside the weight of each module
+  'input_scale', 'output_scale', 'activation_scale', 'kv_scale', 'q_scale_ub',
+  'k_zero_point', 'v_scale',
+)  # fmt: skip
 
 
 def e4m3(byte: int) -> float:
@@ -109,7 +113,7 @@ def fp8(shape, seed, ending='scale_inv', form='block', scale_dtype=np.float32):
   return weight, {
     'weight': q.astype(np.uint8).view(ml_dtypes.float8_e4m3fn),
     f'weight_{ending}': scales if form != 'tensor' else scales.reshape(()),
-    'input_scale': np.ones((1,), np.float32),
+    OF_ACTIVATIONS[seed]: np.ones((1,), np.float32),
   }
 
 
@@ -219,7 +223,7 @@ FORMATS = {
     int8,
   ),
   'int-tensor': (
-    compressed('int-quantized', num_bits=8, type='int', symmetric=False),
+    compressed('naive-quantized', num_bits=8, symmetric=False),
     part(int8, rows=1),
   ),
   'pack': (compressed('pack-quantized', **FOUR), part(packed, bits=4)),
@@ -294,9 +298,6 @@ def pair(request, tmp_path):
 
 
 every = pytest.mark.parametrize('pair', FORMATS, indirect=True)
-three = pytest.mark.parametrize(
-  'pair', ['fp8', 'pack-zeros', 'awq'], indirect=True
-)
 
 
 def load_equal(pair, dtype='float32'):
@@ -328,7 +329,7 @@ def test_weights_are_the_floats_that_they_stand_for(pair, request, monkeypatch):
     np.testing.assert_array_equal(tensors[key].read(cut), expected[cut])
 
 
-@three
+@pytest.mark.parametrize('pair', ['fp8', 'pack-zeros', 'awq'], indirect=True)
 def test_a_fingerprint_is_that_of_the_floats(pair):
   load_equal(pair, 'bfloat16')
   few, floats = map(checkpoints.fingerprint, pair)
@@ -376,7 +377,7 @@ def test_inspect_says_how_weights_are_stored(pair, request):
 def test_a_missing_tensor_is_named_with_its_file(pair, request):
   stored = made(request.node.callspec.params['pair'])[0]
   prefix = 'model.layers.0.mlp.up_proj.'
-  spare = r'.*(_shape|g_idx|input_scale|weight|qweight|weight_packed)'
+  spare = r'.*(_shape|g_idx|k_zero_point|weight|qweight|weight_packed)'
   needed = [
     x for x in stored if x.startswith(prefix) and not re.fullmatch(spare, x)
   ]
@@ -395,6 +396,7 @@ def test_a_missing_tensor_is_named_with_its_file(pair, request):
   [
     ('fp8', 'weight_scale_inv', lambda x: x[:, 1:]),
     ('fbgemm', 'weight_scale', lambda x: x[:, 0]),
+    ('fbgemm', 'weight_scale', lambda x: x[1:]),
     ('pack', 'weight_scale', lambda x: x[:, :0]),
     ('awq', 'scales', lambda x: x.astype(np.int32)),
     ('awq', 'qzeros', lambda x: x[:, 1:]),
@@ -435,10 +437,14 @@ def test_tensors_that_do_not_fit_are_named(name, ending, change, tmp_path):
     (GPTQ | {'is_marlin_format': True}, 'is_marlin_format'),
     *((GPTQ | {'group_size': x}, 'group_size') for x in (0, -2, 16.0)),
     ({'quant_method': 'awq', 'version': 'gemv'}, 'version'),
+    ({'quant_method': 'awq', 'format': 'gemv'}, 'format'),
+    ({'quant_method': 'awq', 'checkpoint_format': 'v'}, 'checkpoint_format'),
     ({'quant_method': 'awq', 'backend': 'llm-awq'}, 'backend'),
     ({'quant_method': 'awq', 'zero_point': False}, 'zero_point'),
+    ({'quant_method': 'awq', 'bits': 8}, 'bits'),
     (compressed('nvfp4-pack-quantized', num_bits=4), 'format'),
     (compressed('mixed-precision', num_bits=4), 'format'),
+    (compressed(None, num_bits=4), 'format'),
     (compressed('pack-quantized', num_bits=3), 'num_bits'),
     (compressed('pack-quantized') | {'config_groups': {}}, 'config_groups'),
     (
@@ -463,7 +469,8 @@ def test_what_is_not_read_is_refused_by_name(config, field):
   attributes = {'quantization_config': config}
   told, place = f'{field}.*checkpoint of floats', pathlib.Path('folder')
   # A model that sees images may have it beside its text.
-  for given in (attributes, {'text_config': attributes}):
+  other = {'compression_config': config}
+  for given in (attributes, other, {'text_config': attributes}):
     said = refused(told, quantization.split, place, given)
     assert not re.search('remove|delete|leave out', said)
 
@@ -476,14 +483,26 @@ def test_listed_modules_stay_floats(tmp_path):
     key: x for key, x in stored.items() if key.rpartition('.')[0] not in names
   }
   tensors |= {f'{name}.weight': floats[f'{name}.weight'] for name in names}
-  for listed in ([*names], ['q_proj', 're:.*k_proj$'], []):
-    config = BLOCK | {'modules_to_not_convert': listed}
+  # Neither a part of a name, nor a pattern of its end, lists a module.
+  unlike = ['q_proj', 're:.*k_proj$', 'proj', 're:_proj']
+  lists = 'ignore', 'ignored_layers', 'modules_to_not_convert'
+  for field, listed in zip(lists, ([*names], unlike, []), strict=True):
+    config = BLOCK | {field: listed}
     path = write(tmp_path / 'few', tensors, config)
     load_equal([path, write(tmp_path / 'floats', floats)])
   # What is listed and quantised all the same is no weight of the file.
-  config = BLOCK | {'modules_to_not_convert': ['mlp.down_proj']}
-  path = write(tmp_path / 'few', stored, config)
-  refused(r'down_proj\.weight', checkpoints.load, path)
+  for field in lists:
+    path = write(tmp_path / 'few', stored, BLOCK | {field: ['mlp.down_proj']})
+    refused(r'down_proj\.weight', checkpoints.describe, path)
+
+
+def test_floats_may_have_five_bits_of_exponent(tmp_path):
+  x = np.array([[1.25, -0.375, 2.0**-16], [57344, 0, -1]], np.float32)
+  stored = {'a': np.ones(3), 'w': x.astype(ml_dtypes.float8_e5m2)}
+  stored['w_scale'] = np.full((2, 1), 0.5, np.float16)
+  found = files.open_tensors(directories.write(tmp_path / 'few', {}, stored))
+  weight = quantization.join(quantization.Layout('fp8'), found)['w']
+  np.testing.assert_array_equal(weight.read((slice(None),) * 2), x / 2)
 
 
 @pytest.mark.parametrize(
