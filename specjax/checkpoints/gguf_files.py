@@ -19,6 +19,7 @@ import mmap
 import os
 import pathlib
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
