@@ -203,10 +203,10 @@ def _member_type(owner: Any, name: str, where: str) -> Any:
     declared = hints(type(owner)) if is_config else {}
     kind = 'field'
   if name not in declared:
-    close = difflib.get_close_matches(name, declared, 1)
+    close = ' or '.join(map(repr, difflib.get_close_matches(name, declared)))
     there = f'it has {", ".join(declared)}' if declared else 'it has none'
     if close:
-      there = f'did you mean {close[0]!r}? --help lists all of them'
+      there = f'did you mean {close}? --help lists all of them'
     whose = where.rstrip('.') or type(owner).__name__
     raise UserError(f'{where}{name}: {whose} has no {kind} {name!r}; {there}')
   return declared[name]

@@ -227,7 +227,11 @@ def test_a_program_may_add_fields_to_any_experiment():
   assert settings_of(made).items() >= settings_of(parsed(*argv)).items()
   extends = {'kinds': (Serving,), 'extends': True}
   for wrong, more, says in (
-    ((*argv, '--prot=1'), extends, r"no field 'prot' .did you"),
+    (
+      (*argv, '--prot=1'),
+      extends,
+      "no field 'prot'; did you mean 'prompt' or 'port'",
+    ),
     ((*argv, '--port=81'), {}, "Experiment has no field 'port'"),
     (('certify',), extends, 'gives Certificate'),
   ):
