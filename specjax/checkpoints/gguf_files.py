@@ -200,6 +200,7 @@ def _scaling(m: _Metadata) -> dict[str, Any]:
   """Attributes of rotary scaling, as far as they are in keys."""
   kind = m.get('{}.rope.scaling.type', 'none')
   factor = m.get('{}.rope.scaling.factor')
+  original = m.get('{}.rope.scaling.original_context_length')
   if factor is None or kind == 'none' or m.architecture == 'gemma3':
     return {}
   if kind not in ('linear', 'yarn'):
@@ -208,7 +209,6 @@ def _scaling(m: _Metadata) -> dict[str, Any]:
       'that the file was made from'
     )
   made = {'rope_type': kind, 'factor': factor}
-  original = m.get('{}.rope.scaling.original_context_length')
   if kind == 'yarn' and original is not None:
     made['original_max_position_embeddings'] = original
   return {'rope_scaling': made}

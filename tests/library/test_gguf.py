@@ -783,6 +783,7 @@ def test_what_is_not_read_is_named(tmp_path):
     ('llama', {'attention.value_length': 16}, '', ''),
     ('qwen3', {'attention.value_length': 32}, '', ''),
     ('llama', {'rope.scaling.finetuned': 1}, '', ''),
+    ('llama', {'rope.scaling.original_context_length': 16}, '', ''),
   ],
 )  # fmt: skip
 def test_a_key_or_tensor_that_is_not_read_is_refused(
