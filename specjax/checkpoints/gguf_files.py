@@ -402,7 +402,7 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
 
 
 def _forget_others(folder: pathlib.Path, path: pathlib.Path) -> None:
-  """Deletes folders that stood for a file before, or for one that is gone."""
+  """Deletes older folders of a file, and folders of files that are gone."""
   for other in folder.parents[1].glob('*/*'):
     link = other / GGUF
     stale = link.is_symlink() and (link.readlink() == path or not link.exists())

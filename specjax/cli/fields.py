@@ -206,7 +206,7 @@ def _member_type(owner: Any, name: str, where: str) -> Any:
     close = ' or '.join(map(repr, difflib.get_close_matches(name, declared)))
     there = f'it has {", ".join(declared)}' if declared else 'it has none'
     if close:
-      there = f'did you mean {close}? --help lists all of them'
+      there = f'did you mean {close}? --help lists every {kind}'
     whose = where.rstrip('.') or type(owner).__name__
     raise UserError(f'{where}{name}: {whose} has no {kind} {name!r}; {there}')
   return declared[name]

@@ -273,7 +273,7 @@ def test_times_are_taken_turn_by_turn(quick, turns, monkeypatch):
 
 
 def test_passes_race_in_the_middle_of_the_longest_text(monkeypatch):
-  """Of two texts with twelve new tokens; an encoder's begin with one token."""
+  """The longest text gets 12 tokens; with an encoder it begins with one."""
   monkeypatch.setattr(layouts, 'race', lambda *given: given)
   new = np.array([12, 0])
   job = measure.Job([[1] * 5, [1] * 3], None, None, new, 0, 128, 256)

@@ -182,7 +182,7 @@ def test_the_known_text_is_the_prompt_and_what_was_added():
   text = costs.known_text(job, run, models.TARGET.config)
   assert text.shape == (3, 128)
   assert text[:, :4].tolist() == [[1, 2, 5, 0], [3, 6, 7, 0], [4, 0, 0, 0]]
-  # The program that is compiled for it is the one that is timed.
+  # Costs are timed with the program that is compiled for this text.
   full = drafting(2, 2, (0, 1), False)
   ((way, _),) = costs.to_compile(full, full.spec, job, ('scored',))
   one = jax.tree.map(lambda x: (x.shape, x.dtype), way.params.drafter)

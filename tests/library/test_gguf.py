@@ -240,7 +240,7 @@ def test_a_file_is_the_checkpoint_that_it_was_made_from(name, kind, tmp_path):
 
 
 def test_a_file_that_changed_is_read_anew(tmp_path, monkeypatch):
-  """What stood for it goes, and so does what stood for a file of before."""
+  """Its old folder is deleted, and so is the folder of a deleted file."""
   gone, other = (made(tmp_path / x, 'llama')[0] for x in 'ab')
   folders = {x: gguf_files.folder_of(x) for x in (gone, other)}
   gone.unlink()

@@ -147,7 +147,10 @@ def sentence_piece():
 def test_tokens_of_tokenizers_are_compared_by_what_they_write():
   mine = tokens.read_tokens('the target', byte_level(), 8)
   theirs = tokens.read_tokens('the draft', sentence_piece(), 9)
+  assert mine.texts[5] == b' ab'
   assert mine.texts[6] == b'\xe2'
+  assert theirs.texts[7] == b' a'
+  assert theirs.texts[2] == b'\xe2'
   assert (theirs.unknown, theirs.fallback) == (0, {2, 3})
   #        </s> a  b  ' '  ab      ' ab'   E2   96
   places = [1, 5, 6, 4, 9, 9, 2, 3]
