@@ -11,7 +11,7 @@ enum {
   CHUNK = 256,       // rows whose x stays in a cache
   SHARE = 64,        // inputs of a block that more rows take in turns
   AHEAD = 64,        // inputs that a block is fetched before it is needed
-  GRAB = 64 * 1024,  // bytes of w that a thread takes at once
+  GRAB = 64 * 1024,  // bytes of w that a thread takes at once, or more
   ALONE = 64 * 1024, // products that one thread is faster with
 };
 

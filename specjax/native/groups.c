@@ -98,8 +98,8 @@ static inline Ints end_sum(Ints sum, Ints held, int16_t weight) { return held; }
 
 enum {
   CHUNK = 256,       // rows whose x stays in a cache
-  AHEAD = 32,        // words of a column that are fetched early
-  GRAB = 64 * 1024,  // bytes that a thread takes at once
+  AHEAD = 64,        // words of a column that are fetched early
+  GRAB = 64 * 1024,  // bytes that a thread takes at once, or more
   LARGEST = 127,     // of a rounded x
   SIGN = 128,        // what makes a signed value of eight bits unsigned
   EXPANDED = 16,     // groups whose scales are floats at once
@@ -297,7 +297,8 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
       Floats dots[count][PARTS], weights[PARTS];                             \
       EACH(r, c, count) dots[r][c] = (Floats){0};                            \
       for (int64_t i = 0; i < step; i += TURN(bits)) {                       \
-        __builtin_prefetch(words + i + AHEAD * COLUMNS);                     \
+        UNROLL(word, WORDS_OF_TURN(bits))                                    \
+        __builtin_prefetch(words + i + (AHEAD + word) * COLUMNS);            \
         _Pragma("GCC unroll 16") for (int k = 0; k < VALUES; k++) {          \
           UNROLL(c, PARTS) {                                                 \
             weights[c] = value(words + i + c * LANES, k, bits, p->zero);     \
@@ -336,7 +337,8 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
           after = x;                                                         \
           EACH(r, c, count) held[r][c] = begin_sum(dots[r][c]);              \
           for (int64_t i = from; i < to; i += TURN(bits)) {                  \
-            __builtin_prefetch(words + i + AHEAD * COLUMNS);                 \
+            UNROLL(word, WORDS_OF_TURN(bits))                                \
+            __builtin_prefetch(words + i + (AHEAD + word) * COLUMNS);        \
             _Pragma("GCC unroll 4") for (int k = 0; k < FOURS; k++) {        \
               UNROLL(c, PARTS)                                               \
               some[c] = bytes(words + i + c * LANES, k, bits, half);         \

@@ -10,8 +10,9 @@
 
 typedef void Part(const void *job, int64_t from, int64_t to);
 
-// Has parts 0 to `parts` of a job done, so many at once by one thread, and
-// returns when all are. Whoever else asks meanwhile does its own alone.
+// Has parts 0 to `parts` of a job done, `at_once` or more at once by one thread
+// while there are so many, and returns when all are. Whoever else asks meanwhile
+// does its own alone.
 void share(Part *part, const void *job, int64_t parts, int64_t at_once);
 
 // Threads that work is shared with, besides the one that asks.
