@@ -14,7 +14,7 @@ _LEAST_READ, _MOST_READ = 32, 512  # slots
 # Tokens of a block where the kernel multiplies. Arithmetic is the limit of its
 # rows, whether a text has them or not, and weights are read in less time than a
 # block of so many rows is computed.
-_BY_ROWS = 64
+_BY_ROWS = 32
 
 
 def check_prompts(config: TransformerConfig, prompts: Sequence[Sequence[int]]):
@@ -77,9 +77,9 @@ def read_sizes(slots: int) -> tuple[int, ...]:
     128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
 
   A prompt of 20 tokens is then read at the price of 32, and not of a block of
-  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`); 64 where
-  the kernel multiplies. A
-  larger one is read in such blocks, and only the blocks in use cost time.
+  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`); 32 where
+  the kernel multiplies. A larger one is read in such blocks, and only the blocks
+  in use cost time.
   """
   sizes = [_LEAST_READ]
   while 2 * sizes[-1] < min(slots, 2 * _MOST_READ):

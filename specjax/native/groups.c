@@ -100,6 +100,7 @@ enum {
   CHUNK = 256,       // rows whose x stays in a cache
   AHEAD = 64,        // words of a column that are fetched early
   GRAB = 64 * 1024,  // bytes that a thread takes at once, or more
+  LITTLE = 4096,     // inputs that a thread prepares at once, or more
   LARGEST = 127,     // of a rounded x
   SIGN = 128,        // what makes a signed value of eight bits unsigned
   EXPANDED = 16,     // groups whose scales are floats at once
@@ -115,6 +116,9 @@ typedef struct {
 // What is known of the inputs before any column is read. Rows that columns in
 // registers serve together are a turn, and lie side by side.
 typedef struct {
+  const float *given;  // [count, in]
+  float powers[16];    // that undo the places of a turn's values; inputs below
+                       // 1e-30 may become 0
   float *x;          // [in, count] of each turn, where not `round`
   int32_t *short_x;  // [in / 4, count], four rounded inputs each
   float *sums;       // [in / G, count], of inputs, rounded where `round`
@@ -439,35 +443,41 @@ static inline float round_group(const float *x, int64_t size, int8_t *rounded,
   return largest;
 }
 
-// Takes rows of a turn, and what is known of them.
-static void prepare(const Grouped *p, const float *x, int64_t row,
-                    int64_t count) {
+// Takes row r of the turn of `count` rows that begins with a row, and what is
+// known of it.
+static void prepare(const Grouped *p, int64_t begin, int64_t count, int64_t r) {
   int64_t size = p->inputs / p->groups, turn = VALUES_OF_TURN(p->bits);
-  int64_t first = row * p->groups, start = row * p->inputs;
-  // Undo a value's place; inputs below 1e-30 may become 0.
-  float powers[16];
-  for (int k = 0; k < turn; k++) powers[k] = ldexpf(1, -place_of(k, p->bits));
-  for (int64_t r = 0; r < count; r++)
-    for (int64_t group = 0; group < p->groups; group++, x += size) {
-      int64_t place = first + group * count + r;
-      if (p->round) {
-        int32_t *kept = p->short_x + (start + group * size * count) / 4;
-        int32_t total, fours[size / 4];
-        float most = round_group(x, size, (int8_t *)fours, &total);
-        for (int64_t i = 0; i < size / 4; i++) kept[i * count + r] = fours[i];
-        p->scales[place] = most / LARGEST;
-        p->starts[place] = -p->zero * total;
-        p->sums[place] = p->scales[place] * total;
-        continue;
-      }
-      float sum = 0, *kept = p->x + start + group * size * count;
-      for (int64_t i = 0; i < size; i += turn)
-        for (int64_t k = 0; k < turn; k++) {
-          kept[(i + k) * count + r] = x[i + k] * powers[k];
-          sum += x[i + k];
-        }
-      p->sums[place] = sum;
+  int64_t first = begin * p->groups, start = begin * p->inputs;
+  const float *x = p->given + (begin + r) * p->inputs;
+  for (int64_t group = 0; group < p->groups; group++, x += size) {
+    int64_t place = first + group * count + r;
+    if (p->round) {
+      int32_t *kept = p->short_x + (start + group * size * count) / 4;
+      int32_t total, fours[size / 4];
+      float most = round_group(x, size, (int8_t *)fours, &total);
+      for (int64_t i = 0; i < size / 4; i++) kept[i * count + r] = fours[i];
+      p->scales[place] = most / LARGEST;
+      p->starts[place] = -p->zero * total;
+      p->sums[place] = p->scales[place] * total;
+      continue;
     }
+    float sum = 0, *kept = p->x + start + group * size * count;
+    for (int64_t i = 0; i < size; i += turn)
+      for (int64_t k = 0; k < turn; k++) {
+        kept[(i + k) * count + r] = x[i + k] * p->powers[k];
+        sum += x[i + k];
+      }
+    p->sums[place] = sum;
+  }
+}
+
+static void prepare_rows(const void *job, int64_t from, int64_t to) {
+  const Grouped *p = job;
+  for (int64_t begin = 0, count; begin < to; begin += count) {
+    count = rows_of_turn(p, begin);
+    for (int64_t r = 0; r < count; r++)
+      if (begin + r >= from && begin + r < to) prepare(p, begin, count, r);
+  }
 }
 
 // What a buffer has of `blocks` blocks; false: it has other axes or types.
@@ -518,6 +528,8 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
   p.words_of_group = words->dims[1] / p.groups;
   if (p.bits == 8) p.zero = SIGN;  // Its values have signs.
   int64_t rows = x->dims[0], most = rows < CHUNK ? rows : CHUNK;
+  for (int k = 0; k < turn && !p.round; k++)
+    p.powers[k] = ldexpf(1, -place_of(k, p.bits));
   int64_t each = p.groups * 12 + inputs * (p.round ? 1 : sizeof(float));
   float *memory = malloc(most * each + 1);
   if (!memory) return refuse(frame, "no memory for the rows");
@@ -529,11 +541,8 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
     int64_t left = rows - first, chunks = (left + CHUNK - 1) / CHUNK;
     p.y = (float *)y->data + first * p.outputs;
     p.count = (left + chunks - 1) / chunks;
-    for (int64_t row = 0, count; row < p.count; row += count) {
-      count = rows_of_turn(&p, row);
-      const float *some = (const float *)x->data + (first + row) * inputs;
-      prepare(&p, some, row, count);
-    }
+    p.given = (const float *)x->data + first * inputs;
+    share(prepare_rows, &p, p.count, 1 + LITTLE / inputs);
     share(multiply_blocks, &p, blocks, 1 + GRAB / (bytes + 1));
   }
   free(memory);
