@@ -381,8 +381,12 @@ class Layer(nn.Module):
     outputs, axes = (2 if c.gated else 1, width), ('width', None, 'mlp')
     y = self._map(f'{prefix}up', x, outputs, axes, c.mlp_bias)
     first, last = c.mlp_scales or (None, None)
-    gate = c.activation(_scaled(first, y[..., 0, :]))
-    y = gate * y[..., 1, :] if c.gated else gate
+    here = c.native and first is None and y.dtype == jnp.float32
+    if here and c.gated and c.activation in native.ACTIVATIONS:
+      y = native.gated(y, c.activation)
+    else:
+      gate = c.activation(_scaled(first, y[..., 0, :]))
+      y = gate * y[..., 1, :] if c.gated else gate
     out = self._out(f'{prefix}down', width, ('mlp', 'width'), c.mlp_bias)
     return _scaled(last, out(y))
 

@@ -78,8 +78,8 @@ def read_sizes(slots: int) -> tuple[int, ...]:
 
   A prompt of 20 tokens is then read at the price of 32, and not of a block of
   the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`); 32 where
-  the kernel multiplies. A larger one is read in such blocks, and only the blocks
-  in use cost time.
+  the kernel multiplies. A larger one is read in such blocks, and only the
+  blocks in use cost time.
   """
   sizes = [_LEAST_READ]
   while 2 * sizes[-1] < min(slots, 2 * _MOST_READ):

@@ -5,7 +5,8 @@ with all cores: a library's repacks the weight, and a sum over blocks runs on
 one core. `few_rows.c` does it, and is no slower with many; `groups.c` does it
 with weights of few bits. `attention.c` attends to a cache and a block in one
 operation, `heads.c` turns and lays out what is attended, where XLA takes forty
-small ones, and `norms.c` norms. In all of them a row has the same bits alone
+small ones, `norms.c` norms, and `gates.c` has the activations of MLPs, which
+XLA computes on one core. In all of them a row has the same bits alone
 and beside others.
 
 The first process that needs them compiles them with the C compiler of the
@@ -21,6 +22,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import pathlib
 import platform
@@ -29,6 +31,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -53,12 +56,17 @@ TARGETS: tuple[tuple[str, ...], ...] = (
   ('-mcpu=native',),
   (),
 )
+# Slope and cubic of the activations of `gated`, as JAX has them.
+ACTIVATIONS = {
+  jax.nn.silu: (1.0, 0.0),
+  jax.nn.gelu: ((8 / math.pi) ** 0.5, 0.044715 * (8 / math.pi) ** 0.5),
+}
 _SWITCH = 'SPECJAX_NATIVE'
 _THREADS = 'NPROC'  # of XLA, for a CPU
 _DEVICES = 'jax_num_cpu_devices'
 _MOST_CORES = 8  # that read one weight together
 _SECONDS = 60.0  # that compiling may take
-_NAMES = 'few_rows', 'groups', 'heads', 'norms', 'attend'  # of functions
+_NAMES = 'few_rows', 'groups', 'gates', 'heads', 'norms', 'attend'
 
 
 class _Missing(Exception):
@@ -302,6 +310,24 @@ def norm(
   scale = jnp.zeros(0, x.dtype) if scale is None else scale
   numbers = jnp.array([epsilon, more, centre], jnp.float32)
   return _norm(x.reshape(-1, x.shape[-1]), scale, numbers).reshape(x.shape)
+
+
+@_of_rows
+def _gated(x, numbers):
+  return _call('gates', (len(x), x.shape[1] // 2), x, numbers)
+
+
+def gated(x: jax.Array, activation: Callable) -> jax.Array:
+  """Returns activation(gates) * values of x [..., 2, n] float32; [..., n].
+
+  Each row has the same bits alone and beside others.
+
+  Args:
+    x: gates, and then values.
+    activation: one of `ACTIVATIONS`.
+  """
+  n, numbers = x.shape[-1], jnp.array(ACTIVATIONS[activation], jnp.float32)
+  return _gated(x.reshape(-1, 2 * n), numbers).reshape(*x.shape[:-2], n)
 
 
 @jax.custom_batching.sequential_vmap

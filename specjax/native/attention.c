@@ -13,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "exponential.h"
 #include "rows.h"
 
 enum {
@@ -27,7 +28,6 @@ enum {
 
 // What is not seen lies so far below any largest score that its weight is 0.
 static const float UNSEEN = -FLT_MAX / 2, LOWEST = -FLT_MAX / 4;
-static const float LEAST = -87;  // of which the exponential is not 0
 
 ALL_ROWS(float, from_float)
 ALL_ROWS(uint16_t, from_bfloat16)
@@ -75,31 +75,6 @@ typedef struct {
   int64_t row_of_keys, size;  // of these, in elements, and bytes of one
   float copied[WIDEST * CHUNK];
 } Chunk;
-
-static inline Floats pick(Ints where, Floats x, Floats otherwise) {
-  return (Floats)((where & (Ints)x) | (~where & (Ints)otherwise));
-}
-
-static inline Floats all(float x) { return x - (Floats){0}; }
-
-// exp(x) of x <= 0: 2^n exp(r), where the rest of the series of exp(r) is below
-// 2^-27 of it.
-static inline Floats exponential(Floats x) {
-  const Floats rounder = all(12582912);  // 3 * 2^22: behind it are whole numbers
-  Floats shifted = x * 1.44269504f + rounder, n = shifted - rounder;
-  Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
-  Floats sum = all(1.f / 5040);
-  sum = sum * r + 1.f / 720;
-  sum = sum * r + 1.f / 120;
-  sum = sum * r + 1.f / 24;
-  sum = sum * r + 1.f / 6;
-  sum = sum * r + 0.5f;
-  sum = sum * r + 1;
-  sum = sum * r + 1;
-  Floats whole = (Floats)((Ints)sum + ((Ints)shifted << 23));
-  // What is no number stays so, whatever its bits.
-  return pick(x < all(LEAST), all(0), pick(x == x, whole, x));
-}
 
 static float largest(const float *x, int64_t count) {
   Floats top = all(UNSEEN);

@@ -99,11 +99,11 @@ static inline Ints end_sum(Ints sum, Ints held, int16_t weight) { return held; }
 enum {
   CHUNK = 256,       // rows whose x stays in a cache
   AHEAD = 64,        // words of a column that are fetched early
+  EARLY = 32,        // groups whose factors are fetched early
   GRAB = 64 * 1024,  // bytes that a thread takes at once, or more
   LITTLE = 4096,     // inputs that a thread prepares at once, or more
   LARGEST = 127,     // of a rounded x
   SIGN = 128,        // what makes a signed value of eight bits unsigned
-  EXPANDED = 16,     // groups whose scales are floats at once
 };
 
 // Scales, offsets or units: [C, size, 16], or nothing.
@@ -117,8 +117,8 @@ typedef struct {
 // registers serve together are a turn, and lie side by side.
 typedef struct {
   const float *given;  // [count, in]
-  float powers[16];    // that undo the places of a turn's values; inputs below
-                       // 1e-30 may become 0
+  // What undoes the places of a turn's values; inputs below 1e-30 may become 0.
+  float powers[16];
   float *x;          // [in, count] of each turn, where not `round`
   int32_t *short_x;  // [in / 4, count], four rounded inputs each
   float *sums;       // [in / G, count], of inputs, rounded where `round`
@@ -210,44 +210,43 @@ static inline Floats factor(Factors factors, int64_t place) {
   return from_byte((const int8_t *)factors.data + place);
 }
 
-#define EXPAND(type, load)                                                   \
-  for (int64_t group = from; group < to; group++)                            \
-    for (int c = 0; c < COLUMNS; c += LANES) {                               \
-      const type *x = (const type *)factors.data + c;                        \
-      __builtin_prefetch(x + (first + group + EXPANDED) * COLUMNS);          \
-      Floats made = load(x + (first + group) * COLUMNS);                     \
-      if (unit.size) made *= *(const Floats *)(units + c);                   \
-      *(Floats *)(floats + (group - from) * COLUMNS + c) = made;             \
-    }
-
-// Factors of a block of columns for groups from .. to, which have one unit.
-static inline void expand_some(Factors factors, Factors unit, int64_t block,
-                               int64_t from, int64_t to, float *floats) {
-  int64_t first = block * factors.size;
-  float units[COLUMNS];
-  for (int c = 0; c < COLUMNS && unit.size; c += LANES) {
-    int64_t place = block * unit.size + from * unit.size / factors.size;
-    *(Floats *)(units + c) = factor(unit, place * COLUMNS + c);
-  }
-  if (factors.type == XLA_FFI_DataType_F32) {
-    EXPAND(float, from_float)
-  } else if (factors.type == XLA_FFI_DataType_F16) {
-    EXPAND(uint16_t, from_half)
-  } else {
-    EXPAND(int8_t, from_byte)
-  }
+static inline int64_t size_of(Factors factors) {
+  return factors.type == XLA_FFI_DataType_S8    ? 1
+         : factors.type == XLA_FFI_DataType_F16 ? 2
+                                                : 4;
 }
 
-// Factors of a block of columns times their units, for groups from .. to.
-static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
-                   int64_t to, float *floats) {
-  int64_t each = unit.size ? factors.size / unit.size : factors.size;
-  while (from < to) {
-    int64_t end = (from / each + 1) * each;
-    if (end > to) end = to;
-    expand_some(factors, unit, block, from, end, floats);
-    floats += (end - from) * COLUMNS, from = end;
+// Factors of a block of columns, group by group, as floats.
+typedef struct {
+  Factors factors, units;
+  int64_t place, place_of_unit;  // of the next ones
+  int64_t each, left;            // groups of a unit, and those it still serves
+  Floats unit[PARTS], now[PARTS];
+} Reader;
+
+static inline Reader read_block(Factors factors, Factors units, int64_t block) {
+  Reader r = {.factors = factors,
+              .units = units,
+              .place = block * factors.size * COLUMNS,
+              .place_of_unit = block * units.size * COLUMNS,
+              .each = units.size ? factors.size / units.size : factors.size};
+  for (int c = 0; c < PARTS; c++) r.unit[c] = (Floats){0} + 1;
+  return r;
+}
+
+static inline __attribute__((always_inline)) void read_group(Reader *r) {
+  if (!r->left) {
+    r->left = r->each;
+    for (int c = 0; c < PARTS && r->units.size; c++)
+      r->unit[c] = factor(r->units, r->place_of_unit + c * LANES);
+    r->place_of_unit += COLUMNS;
   }
+  int64_t early = (r->place + EARLY * COLUMNS) * size_of(r->factors);
+  __builtin_prefetch((const char *)r->factors.data + early);
+  for (int c = 0; c < PARTS; c++)
+    r->now[c] = factor(r->factors, r->place + c * LANES) * r->unit[c];
+  r->place += COLUMNS;
+  r->left--;
 }
 
 #define UNROLL(i, count) \
@@ -259,29 +258,21 @@ static void expand(Factors factors, Factors unit, int64_t block, int64_t from,
   const int64_t step = p->words_of_group * COLUMNS;                          \
   const uint32_t *words = p->words + block * p->groups * step;               \
   const float *sums = p->sums + row * p->groups;                             \
-  float scales[EXPANDED * COLUMNS], offsets[EXPANDED * COLUMNS];             \
+  Reader scale = read_block(p->scale, p->scale_unit, block);                 \
+  Reader offset = read_block(p->offset, p->offset_unit, block);              \
   Floats total[count][PARTS] = {0};
 
-// Makes the scales and offsets of the next groups floats, once in a while.
 #define OPEN_GROUP                                                           \
-  const int64_t place = group % EXPANDED * COLUMNS;                          \
-  if (!place) {                                                              \
-    int64_t to = group + EXPANDED;                                           \
-    if (to > p->groups) to = p->groups;                                      \
-    expand(p->scale, p->scale_unit, block, group, to, scales);               \
-    if (p->offset.size)                                                      \
-      expand(p->offset, p->offset_unit, block, group, to, offsets);          \
-  }
+  read_group(&scale);                                                        \
+  if (p->offset.size) read_group(&offset);
 
 // Adds a group's products to those of the groups before.
 #define ADD_GROUP(count, SCALED)                                             \
   if (p->offset.size)                                                        \
     EACH(r, c, count)                                                        \
-    total[r][c] = add_product(from_float(offsets + place + c * LANES),       \
-                              spread(sums[r]), total[r][c]);                 \
+    total[r][c] = add_product(offset.now[c], spread(sums[r]), total[r][c]);  \
   EACH(r, c, count)                                                          \
-  total[r][c] = add_product(from_float(scales + place + c * LANES),          \
-                            SCALED, total[r][c]);
+  total[r][c] = add_product(scale.now[c], SCALED, total[r][c]);
 
 #define CLOSE_BLOCK(count)                                                   \
   EACH(r, c, count)                                                          \
@@ -421,8 +412,15 @@ static void multiply_blocks(const void *job, int64_t from, int64_t to) {
 
 static const float LEAST = 1e-36f;  // whose inverse is a float, as in JAX
 
+// The wider vectors of AVX-512 have more values than a group.
+#if defined(__AVX512F__) && !defined(__clang__)
+#define NARROW __attribute__((noinline, target("prefer-vector-width=256")))
+#else
+#define NARROW inline
+#endif
+
 // A group of one row in eight bits; its largest input.
-static inline float round_group(const float *x, int64_t size, int8_t *rounded,
+static NARROW float round_group(const float *x, int64_t size, int8_t *rounded,
                                 int32_t *total) {
   int32_t most = 0, sum = 0;  // Sizes of floats are in the order of their bits.
   for (int64_t i = 0; i < size; i++) {
@@ -443,13 +441,14 @@ static inline float round_group(const float *x, int64_t size, int8_t *rounded,
   return largest;
 }
 
-// Takes row r of the turn of `count` rows that begins with a row, and what is
-// known of it.
-static void prepare(const Grouped *p, int64_t begin, int64_t count, int64_t r) {
+// Takes groups from .. to of row r of the turn of `count` rows that begins with a
+// row, and what is known of them.
+static void prepare(const Grouped *p, int64_t begin, int64_t count, int64_t r,
+                    int64_t from, int64_t to) {
   int64_t size = p->inputs / p->groups, turn = VALUES_OF_TURN(p->bits);
   int64_t first = begin * p->groups, start = begin * p->inputs;
-  const float *x = p->given + (begin + r) * p->inputs;
-  for (int64_t group = 0; group < p->groups; group++, x += size) {
+  const float *x = p->given + (begin + r) * p->inputs + from * size;
+  for (int64_t group = from; group < to; group++, x += size) {
     int64_t place = first + group * count + r;
     if (p->round) {
       int32_t *kept = p->short_x + (start + group * size * count) / 4;
@@ -471,12 +470,12 @@ static void prepare(const Grouped *p, int64_t begin, int64_t count, int64_t r) {
   }
 }
 
-static void prepare_rows(const void *job, int64_t from, int64_t to) {
+// Takes groups of all rows: rows of a turn lie too near for two threads.
+static void prepare_groups(const void *job, int64_t from, int64_t to) {
   const Grouped *p = job;
-  for (int64_t begin = 0, count; begin < to; begin += count) {
-    count = rows_of_turn(p, begin);
-    for (int64_t r = 0; r < count; r++)
-      if (begin + r >= from && begin + r < to) prepare(p, begin, count, r);
+  for (int64_t row = 0, count; row < p->count; row += count) {
+    count = rows_of_turn(p, row);
+    for (int64_t r = 0; r < count; r++) prepare(p, row, count, r, from, to);
   }
 }
 
@@ -542,7 +541,8 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
     p.y = (float *)y->data + first * p.outputs;
     p.count = (left + chunks - 1) / chunks;
     p.given = (const float *)x->data + first * inputs;
-    share(prepare_rows, &p, p.count, 1 + LITTLE / inputs);
+    share(prepare_groups, &p, p.groups,
+          1 + LITTLE * p.groups / (p.count * inputs));
     share(multiply_blocks, &p, blocks, 1 + GRAB / (bytes + 1));
   }
   free(memory);

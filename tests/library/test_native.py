@@ -54,6 +54,27 @@ def test_a_row_has_the_same_bits_beside_others(dtype):
     np.testing.assert_array_equal(product(x[:rows], blocks), alone[:rows])
 
 
+@pytest.mark.parametrize('activation', list(native.ACTIVATIONS))
+@pytest.mark.parametrize('width', [37, 1024, 5000])  # 5000: on all cores
+def test_gates_are_those_of_jax(activation, width):
+  draw = np.random.default_rng(0)
+  x = draw.normal(0, 6, (5, 2, width)).astype(np.float32)
+  x[0, 0, :4] = -100, 100, 0, -np.finfo(np.float32).max
+  found = np.asarray(native.gated(x, activation))
+  with jax.enable_x64(True):
+    gates, values = jnp.moveaxis(x.astype(np.float64), 1, 0)
+    np.testing.assert_allclose(
+      found, activation(gates) * values, rtol=1e-5, atol=1e-5
+    )
+  for i, row in enumerate(x):
+    np.testing.assert_array_equal(native.gated(row, activation), found[i])
+  x[2, 0, -1], x[3, 1, -1], x[4, 0, 0] = np.nan, np.inf, np.inf
+  lost = np.array(native.gated(x, activation))
+  assert not np.isfinite(lost[[2, 3, 4], [-1, -1, 0]]).any()
+  lost[[2, 3, 4], [-1, -1, 0]] = found[[2, 3, 4], [-1, -1, 0]]
+  np.testing.assert_array_equal(lost, found)
+
+
 def test_products_at_the_same_time_do_not_disturb_each_other():
   cases = [pair(rows, 512, 2048, seed=rows) for rows in (1, 4, 8)]
   once = [np.asarray(product(x, blocks)) for x, _, blocks in cases]
