@@ -69,12 +69,14 @@ def _allow_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _map(path: pathlib.Path, shapes: Sequence[Any]) -> list[np.ndarray] | None:
+def _map(
+  path: pathlib.Path, shapes: Sequence[Any], whole: bool
+) -> list[np.ndarray] | None:
   """Returns arrays that are parts of a file of their size; None: there is none.
 
-  All of it is mapped at once, where the system can: a pass that meets a page
-  for the first time waits for it. No other thread runs while a piece is read
-  from the disk.
+  What is read as a whole is mapped at once, where the system can: a pass that
+  meets a page for the first time waits for it. No other thread runs while a
+  piece is read from the disk.
   """
   _allow_files()
   offsets = _offsets(shapes)
@@ -82,7 +84,7 @@ def _map(path: pathlib.Path, shapes: Sequence[Any]) -> list[np.ndarray] | None:
     if os.fstat(file.fileno()).st_size == offsets[-1]:
       pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
       with contextlib.suppress(OSError):
-        for at in range(0, len(pages), _PIECE):
+        for at in range(0, len(pages) if whole else 0, _PIECE):
           length = min(_PIECE, len(pages) - at)
           pages.madvise(_POPULATE_READ, at, length)
       return [
@@ -147,6 +149,8 @@ def recall(
   facts: Any,
   shapes: Sequence[Any],
   make: Callable[[], list[np.ndarray]],
+  *,
+  whole: bool = True,
 ) -> list[np.ndarray]:
   """Returns arrays that were made before, or makes them.
 
@@ -157,6 +161,8 @@ def recall(
     facts: whatever else decides the content; its `repr` counts.
     shapes: of the arrays, and their types.
     make: returns contiguous arrays.
+    whole: whether a pass reads all of the arrays, and not a few rows of them,
+      whose pages alone take memory then.
   """
   if _offsets(shapes)[-1] < _LEAST:
     return make()
@@ -166,7 +172,7 @@ def recall(
   paths = sorted(path for path, *_ in sources)
   model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
-  arrays = _map(path, shapes)
+  arrays = _map(path, shapes, whole)
   if arrays is None:
     arrays = make()
     _write(path, arrays)

@@ -309,6 +309,7 @@ def read_low_bits(
   few: _FewBits,
   form: WeightForm,
   table: bool,
+  tied: bool = True,
 ) -> LowBits:
   """Reads a parameter in the bits that a file holds, a few rows at a time.
 
@@ -319,6 +320,7 @@ def read_low_bits(
     few: how it is held.
     form: of matrices.
     table: whether it is an embedding, whose rows are outputs.
+    tied: whether an embedding is the output layer as well.
   """
   shapes = few.shapes(shape[::-1] if table else shape, form)
   leaves, tree = jax.tree.flatten(shapes)
@@ -344,6 +346,7 @@ def read_low_bits(
     (source.names, shape, few, shapes.blocked),
     leaves,
     make,
+    whole=tied or not table,
   )
   made = [jax.device_put(x, may_alias=True) for x in arrays]
   return jax.tree.unflatten(tree, made)
@@ -384,7 +387,7 @@ def read_parameters(
       x = Reader(source, shape, tensors, dtype).onto(places.get(key))
     else:
       table = key == 'embedding'
-      x = read_low_bits(source, shape, tensors, few, form, table)
+      x = read_low_bits(source, shape, tensors, few, form, table, tied)
     return _hold(key, x, tied, form)
 
   if form.weights == FLOAT:

@@ -1,6 +1,7 @@
 """GGUF files: the weights that they stand for, the tokenizer, damaged files."""
 
 import functools
+import mmap
 import os
 import pathlib
 import re
@@ -583,6 +584,44 @@ def test_arrays_are_mapped_where_a_device_takes_them(tmp_path, monkeypatch):
   assert [x.unsafe_buffer_pointer() for x in lies] == [
     x.ctypes.data for x in found
   ]
+
+
+@pytest.mark.parametrize('whole', [True, False])
+def test_pages_of_a_table_take_no_memory_until_they_are_read(tmp_path, whole):
+  arrays, page = [np.arange(1 << 20, dtype=np.int32)], mmap.PAGESIZE // 4
+  source = [(str(tmp_path), 1)]
+  for _ in range(2):  # They are made, and then mapped.
+    (found,) = kept_weights.recall(
+      'x', source, '', arrays, lambda: arrays, whole=whole
+    )
+
+  def resident():
+    """KiB of the map."""
+    *_, own = pathlib.Path('/proc/self/smaps').read_text().split(str(tmp_path))
+    return int(re.search(r'^Rss: *(\d+) kB', own, re.MULTILINE)[1])
+
+  assert resident() == (found.nbytes / 1024 if whole else 0)
+  assert found[5 * page] == 5 * page
+  assert 0 < resident() <= (found.nbytes / 1024 if whole else 2048)
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('name', ['llama', 'qwen2'])  # Tied in qwen2.
+def test_only_a_table_is_read_by_rows(name, tmp_path, monkeypatch):
+  path, _ = made(tmp_path, name, mixed)
+  recall, told = kept_weights.recall, {}
+
+  def spy(name, *args, whole):
+    told[name] = whole
+    return recall(name, *args, whole=whole)
+
+  monkeypatch.setattr(kept_weights, 'recall', spy)
+  checkpoints.load(path, form=WeightForm('stored', blocks=True))
+  by_rows = {name for name, whole in told.items() if not whole}
+  assert len(told) == 10 - (name == 'qwen2')
+  assert by_rows == (
+    {'model.embed_tokens.weight'} if name == 'llama' else set()
+  )
 
 
 def test_what_is_kept_depends_on_sources_facts_and_types(monkeypatch):
