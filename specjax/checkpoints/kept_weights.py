@@ -161,8 +161,8 @@ def recall(
     facts: whatever else decides the content; its `repr` counts.
     shapes: of the arrays, and their types.
     make: returns contiguous arrays.
-    whole: whether a pass reads all of the arrays, and not a few rows of them,
-      whose pages alone take memory then.
+    whole: whether a pass reads all of the arrays. Where it reads a few rows,
+      only the pages round these take memory.
   """
   if _offsets(shapes)[-1] < _LEAST:
     return make()

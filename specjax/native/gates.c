@@ -24,45 +24,45 @@ typedef struct {
   float slope, cubic;
 } Gates;
 
-// Not in line, so that every piece of a row is rounded alike.
-static __attribute__((noinline)) void gate(const Gates *p, const float *gates,
-                                           const float *values, float *y,
-                                           int64_t n) {
-  for (int64_t i = 0; i < n; i += LANES) {
-    Floats g = *(const Floats *)(gates + i), u = *(const Floats *)(values + i);
-    Floats curve = g * p->slope;
-    if (p->cubic != 0) curve += p->cubic * g * g * g;  // Infinity times 0 is NaN.
-    Ints below = curve < all(0);
-    Floats small = exponential(pick(below, curve, -curve));
-    Floats part = pick(below, small, all(1)) / (small + 1);
-    *(Floats *)(y + i) = g * part * u;
-  }
+// The next vector of a piece, or what is left of it, and zeros.
+static inline Floats load(const float *x, int64_t left) {
+  if (left >= LANES) return *(const Floats *)x;
+  Floats some = {0};
+  memcpy(&some, x, left * sizeof *x);
+  return some;
 }
 
 static void gate_pieces(const void *job, int64_t from, int64_t to) {
   const Gates *p = job;
   for (int64_t piece = from; piece < to; piece++) {
     int64_t row = piece / p->pieces, begin = piece % p->pieces * PIECE;
-    int64_t count = p->n - begin < PIECE ? p->n - begin : PIECE;
-    int64_t whole = count / LANES * LANES, rest = count - whole;
-    const float *gates = p->x + row * 2 * p->n + begin, *values = gates + p->n;
-    float *y = p->y + row * p->n + begin;
-    gate(p, gates, values, y, whole);
-    if (!rest) continue;
-    float last[3][LANES] = {0};
-    memcpy(last[0], gates + whole, rest * sizeof *y);
-    memcpy(last[1], values + whole, rest * sizeof *y);
-    gate(p, last[0], last[1], last[2], LANES);
-    memcpy(y + whole, last[2], rest * sizeof *y);
+    int64_t end = begin + PIECE < p->n ? begin + PIECE : p->n;
+    const float *gates = p->x + row * 2 * p->n, *values = gates + p->n;
+    for (int64_t i = begin; i < end; i += LANES) {
+      int64_t left = end - i;
+      Floats g = load(gates + i, left), curve = g * p->slope;
+      if (p->cubic != 0) curve += p->cubic * g * g * g;  // Infinity * 0 is NaN.
+      Ints below = curve < all(0);
+      Floats small = exponential(pick(below, curve, -curve));
+      Floats part = pick(below, small, all(1)) / (small + 1);
+      Floats made = g * part * load(values + i, left);
+      float *y = p->y + row * p->n + i;
+      if (left >= LANES)
+        *(Floats *)y = made;
+      else
+        memcpy(y, &made, left * sizeof *y);
+    }
   }
 }
 
 EXPORTED XLA_FFI_Error *gates(XLA_FFI_CallFrame *frame) {
   if (told(frame)) return NULL;
   const XLA_FFI_Buffer *x = frame->args.args[0], *y = frame->rets.rets[0];
-  const float *numbers = ((XLA_FFI_Buffer *)frame->args.args[1])->data;
+  const XLA_FFI_Buffer *curve = frame->args.args[1];
+  const float *numbers = curve->data;
   if (x->rank != 2 || x->dtype != XLA_FFI_DataType_F32 || y->rank != 2 ||
-      x->dims[1] != 2 * y->dims[1])
+      x->dims[0] != y->dims[0] || x->dims[1] != 2 * y->dims[1] ||
+      curve->dtype != x->dtype || curve->rank != 1 || curve->dims[0] != 2)
     return refuse(frame, "x must be [R, 2 n] float32, and y [R, n]");
   int64_t n = y->dims[1], pieces = (n + PIECE - 1) / PIECE;
   Gates p = {x->data, y->data, n, pieces, numbers[0], numbers[1]};

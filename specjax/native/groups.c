@@ -412,8 +412,8 @@ static void multiply_blocks(const void *job, int64_t from, int64_t to) {
 
 static const float LEAST = 1e-36f;  // whose inverse is a float, as in JAX
 
-// The wider vectors of AVX-512 have more values than a group.
-#if defined(__AVX512F__) && !defined(__clang__)
+// A group may have fewer bytes than a vector of AVX-512.
+#if defined(__AVX512F__) && !defined(__clang__) && __GNUC__ >= 10
 #define NARROW __attribute__((noinline, target("prefer-vector-width=256")))
 #else
 #define NARROW inline
@@ -431,6 +431,11 @@ static NARROW float round_group(const float *x, int64_t size, int8_t *rounded,
   }
   float largest;
   memcpy(&largest, &most, sizeof most);
+  if (!isfinite(largest)) {  // The scale tells of it.
+    memset(rounded, 0, size);
+    *total = 0;
+    return largest;
+  }
   float inverse = largest > LEAST ? LARGEST / largest : 0;
   for (int64_t i = 0; i < size; i++) {
     int32_t one = (int32_t)nearbyintf(x[i] * inverse);

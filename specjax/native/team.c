@@ -27,7 +27,8 @@ static struct {
   pthread_mutex_t busy;    // one job at a time
   pthread_mutex_t lock;
   pthread_cond_t woken;
-  int wanted, running;     // helpers
+  atomic_int wanted;       // helpers
+  int running;
 } team = {.busy = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .woken = PTHREAD_COND_INITIALIZER};
