@@ -77,7 +77,7 @@ typedef struct {
 } Chunk;
 
 static float largest(const float *x, int64_t count) {
-  Floats top = all(UNSEEN);
+  Floats top = spread(UNSEEN);
   for (int64_t i = 0; i < count; i += LANES) {
     Floats next = *(const Floats *)(x + i);
     top = pick(next > top, next, top);
@@ -197,7 +197,7 @@ static void weigh(Share *s, int64_t count) {
     float *weights = s->weights + row * CHUNK;
     float top = largest(weights, whole_columns(count));
     if (top > s->top[row]) {
-      float scale = exponential(all(s->top[row] - top))[0];
+      float scale = exponential(spread(s->top[row] - top))[0];
       s->top[row] = top;
       s->total[row] *= scale;
       for (int64_t i = 0; i < s->a->width; i++)

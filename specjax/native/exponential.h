@@ -11,15 +11,13 @@ static inline Floats pick(Ints where, Floats x, Floats otherwise) {
   return (Floats)((where & (Ints)x) | (~where & (Ints)otherwise));
 }
 
-static inline Floats all(float x) { return x - (Floats){0}; }
-
 // exp(x) of x <= 0: 2^n exp(r), where the rest of the series of exp(r) is below
 // 2^-27 of it.
 static inline Floats exponential(Floats x) {
-  const Floats rounder = all(12582912);  // 3 * 2^22: behind it are whole numbers
+  const Floats rounder = spread(12582912);  // 3 * 2^22: behind it are whole numbers
   Floats shifted = x * 1.44269504f + rounder, n = shifted - rounder;
   Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
-  Floats sum = all(1.f / 5040);
+  Floats sum = spread(1.f / 5040);
   sum = sum * r + 1.f / 720;
   sum = sum * r + 1.f / 120;
   sum = sum * r + 1.f / 24;
@@ -29,7 +27,7 @@ static inline Floats exponential(Floats x) {
   sum = sum * r + 1;
   Floats whole = (Floats)((Ints)sum + ((Ints)shifted << 23));
   // What is no number stays so, whatever its bits.
-  return pick(x < all(LEAST), all(0), pick(x == x, whole, x));
+  return pick(x < spread(LEAST), spread(0), pick(x == x, whole, x));
 }
 
 #endif

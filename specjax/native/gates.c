@@ -42,9 +42,9 @@ static void gate_pieces(const void *job, int64_t from, int64_t to) {
       int64_t left = end - i;
       Floats g = load(gates + i, left), curve = g * p->slope;
       if (p->cubic != 0) curve += p->cubic * g * g * g;  // Infinity * 0 is NaN.
-      Ints below = curve < all(0);
+      Ints below = curve < spread(0);
       Floats small = exponential(pick(below, curve, -curve));
-      Floats part = pick(below, small, all(1)) / (small + 1);
+      Floats part = pick(below, small, spread(1)) / (small + 1);
       Floats made = g * part * load(values + i, left);
       float *y = p->y + row * p->n + i;
       if (left >= LANES)

@@ -31,10 +31,6 @@
 #include <arm_neon.h>
 #endif
 
-// x in every lane. Compilers leave out that nothing is taken off, and not that
-// nothing is added, which changes -0.
-static inline Floats spread(float x) { return x - (Floats){0}; }
-
 // a * b + c, always rounded once or always twice: left to themselves, compilers
 // choose for each number of rows.
 static inline Floats add_product(Floats a, Floats b, Floats c) {
@@ -230,7 +226,7 @@ static inline Reader read_block(Factors factors, Factors units, int64_t block) {
               .place = block * factors.size * COLUMNS,
               .place_of_unit = block * units.size * COLUMNS,
               .each = units.size ? factors.size / units.size : factors.size};
-  for (int c = 0; c < PARTS; c++) r.unit[c] = (Floats){0} + 1;
+  for (int c = 0; c < PARTS; c++) r.unit[c] = spread(1);
   return r;
 }
 

@@ -61,6 +61,10 @@ typedef struct {
 typedef void Rows(const Strides *, const float *x, const char *w, float *y,
                   int64_t from, int64_t to, bool more);
 
+// x in every lane. Compilers leave out that nothing is taken off, and not that
+// nothing is added, which changes -0.
+static inline Floats spread(float x) { return x - (Floats){0}; }
+
 static inline Floats from_float(const float *w) { return *(const Floats *)w; }
 
 static inline Floats from_bfloat16(const uint16_t *w) {

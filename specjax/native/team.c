@@ -33,8 +33,9 @@ static struct {
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .woken = PTHREAD_COND_INITIALIZER};
 
-// Neighbours are read the fastest by one thread, so each takes much of what is
-// left, and little at the end, where all are to be done at the same time.
+// A thread that reads neighbouring parts is faster than threads that take them in
+// turns. So a thread takes many of the parts that are left, and few at the end,
+// where all threads are to finish together.
 static void work(void) {
   int64_t from = atomic_load(&team.next);
   for (;;) {
