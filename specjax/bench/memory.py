@@ -49,6 +49,8 @@ class Load:
     layouts: copies of all these parameters in the kernel's layout.
     activations: what computing takes beside these, at its widest; None where
       there are no devices to compile for.
+    process: what this process has taken already of a CPU device: the host's
+      memory is the device's.
   """
 
   parameters: int
@@ -56,6 +58,7 @@ class Load:
   drafts: int
   layouts: int = 0
   activations: int | None = None
+  process: int = 0
 
   @property
   def total(self) -> int:
@@ -162,6 +165,15 @@ def _of_file(one: PlannedDrafter, target: Target) -> int:
     tensors = open_tensors(pathlib.Path(one.path), of_head=True)
     return 4 * sum(math.prod(x.shape) for x in tensors.values())
   return 0
+
+
+def of_process() -> int:
+  """Returns the bytes of the host's memory that this process has; 0: unknown."""
+  try:
+    told = pathlib.Path('/proc/self/statm').read_text()
+  except OSError:  # No Linux.
+    return 0
+  return int(told.split()[1]) * os.sysconf('SC_PAGE_SIZE')
 
 
 def size_of(shapes: Any) -> int:
@@ -287,8 +299,7 @@ def predict(
   w = widths_of(plan, described['target'].model.config, longest, count)
 
   forms = _forms(plan, described['target'], dtypes['target'])
-  # The kernel makes fewer of these copies.
-  widens = jax.default_backend() == 'cpu'
+  on_cpu = jax.default_backend() == 'cpu'
 
   def measure(name: str) -> _Model:
     one, dtype, slots = described[name], dtypes[name], w.slots
@@ -305,7 +316,8 @@ def predict(
       (1 + (name != 'target' and one.model.empty is not None))
       * of_cache(one.model, place, w.rows, slots, w.sources, dtype),
       slots,
-      4 * held // 2 * (widens and dtype in precision.NARROW),
+      # The kernel makes fewer of these copies.
+      4 * held // 2 * (on_cpu and dtype in precision.NARROW),
     )
 
   target, weights, memories = measure('target'), 0, [0]
@@ -328,8 +340,14 @@ def predict(
   copied = _copied(forms) + weights * (len(forms) - 1)
   held = target.cache + sampling_stages.bytes_of(plan, w.rows)
   remembered = sum(memories) if plan.together else max(memories)
-  known = Load(target.parameters, held, weights + remembered, copied)
   size = plan.mesh.data * plan.mesh.model
+  known = Load(
+    target.parameters,
+    held,
+    weights + remembered,
+    copied,
+    process=of_process() // size if on_cpu else 0,
+  )
   if not compiles or size > jax.device_count():
     return known
   read = first = _reading(*[*forms.values()][-1], w.batch, w.slots, w.sources)
@@ -466,7 +484,8 @@ def check(
     f'mesh.data x mesh.model = {mesh.data} x {mesh.model}: each device '
     f'would hold {load.total:,} bytes (target {load.parameters:,}, its cache '
     f'{load.cache:,}, drafts {load.drafts:,}, other layouts {load.layouts:,}'
-    f'{more}), but has {limit:,}: choose {choice}'
+    f'{more}, this process {load.process:,}), but has {limit:,}: choose '
+    f'{choice}'
   )
 
 

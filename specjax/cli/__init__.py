@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import gc
 import glob
 import importlib
 import importlib.util
@@ -35,6 +36,7 @@ COMMANDS = {
 }
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
 _PATIENCE = 1.0  # seconds in which an interrupt should end a program
+_GARBAGE = 100_000  # objects after which garbage is looked for
 
 
 def usage() -> str:
@@ -138,6 +140,8 @@ def main(name: str | None = None) -> None:
   os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
   if _compiles_only():
     os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+  # Tracing makes many objects, and almost all of them stay.
+  gc.set_threshold(_GARBAGE)
   from specjax.cli import progress
 
   before = signal.signal(signal.SIGINT, lambda *_: stop())

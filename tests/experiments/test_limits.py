@@ -460,6 +460,7 @@ def test_what_a_device_holds_by_hand(
   for where, name, value in (
     (jax, 'default_backend', lambda: 'cpu'),
     (jax, 'device_count', lambda: 1),
+    (memory, 'of_process', lambda: 38),
     (memory.meshes, 'plan_placement', lambda mesh: whole),
     (memory, 'widths_of', lambda *_: widths_of),
     (memory, '_forms', lambda *_: {'a': ('one', 1), 'b': ('other', 2)}),
@@ -474,23 +475,30 @@ def test_what_a_device_holds_by_hand(
   ):
     monkeypatch.setattr(where, name, value)
   weights, most = 30 + 13 + 50, 2 * rows + 2 * 18
-  load = memory.Load(100, 60 + 11, weights + most, 7 + weights)
+  load = memory.Load(100, 60 + 11, weights + most, 7 + weights, process=38)
   found = memory.predict(planned, described, 20, 10)
   assert found == dataclasses.replace(load, activations=activations)
   first = ('other', 2, batch, 128, 384)
   assert asked == [first, ('one', 1, rows, 128, 384)][: 1 + (rows > batch)]
   assert memory.predict(planned, described, 20, 10, compiles=False) == load
   planned.mesh = Mesh(model=2)
-  assert memory.predict(planned, described, 20, 10) == load
+  half = dataclasses.replace(load, process=19)  # Two devices share the host.
+  assert memory.predict(planned, described, 20, 10) == half
   # Drafters that look on together remember all of it, and only a CPU widens.
   planned.together = True
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   monkeypatch.setattr(jax, 'device_count', lambda: 2)
   found = memory.predict(planned, described, 20, 10)
-  assert found.drafts == load.drafts + 24
+  assert (found.drafts, found.process) == (load.drafts + 24, 0)
   step = 20 * max(2 * rows, batch * (nodes + 1)) * 5
   x, z = (rows * reads[n] - 2 * rows for n in (30, 50))
   assert found.activations == max(step, x - 24, z - 36)
+
+
+def test_bytes_of_a_process_are_those_that_it_has():
+  before = memory.of_process()
+  taken = np.ones(1 << 27, np.uint8)
+  assert 0.9 * taken.nbytes < memory.of_process() - before < 1.1 * taken.nbytes
 
 
 def test_bytes_of_weights_by_hand(monkeypatch, tmp_path):
