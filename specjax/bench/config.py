@@ -48,10 +48,13 @@ class Draft(Checkpoint):
     vocabulary: tokens that it may propose, the most frequent ones; 0: all.
     frequencies: tables that say how frequent they are, as
       `specjax train counts` makes them; empty: the first ids are.
+    policy: where a draft ends before gamma, such as confidence:0.4; empty:
+      nowhere.
   """
 
   vocabulary: Annotated[int, Between(0)] = 0
   frequencies: str = ''
+  policy: str = ''
 
 
 @dataclasses.dataclass

@@ -168,7 +168,7 @@ def _of_file(one: PlannedDrafter, target: Target) -> int:
 
 
 def of_process() -> int:
-  """Returns the bytes of the host's memory that this process has; 0: unknown."""
+  """Returns the bytes of the host that this process has; 0 where none says."""
   try:
     told = pathlib.Path('/proc/self/statm').read_text()
   except OSError:  # No Linux.

@@ -540,7 +540,7 @@ def settings_of(x: Any) -> dict:
       if settings['prompts'][name] == getattr(config.Prompts(), name):
         del settings['prompts'][name]
     for name in ('target', 'draft'):
-      for field in ('load', 'dtype', 'vocabulary', 'frequencies'):
+      for field in ('load', 'dtype', 'vocabulary', 'frequencies', 'policy'):
         if not settings[name].get(field, True):
           del settings[name][field]
   optional = 'batches', 'rule', 'drafter', 'policy', 'foreign', 'rounds'

@@ -193,7 +193,7 @@ def test_defaults_are_what_pages_and_papers_have():
 
 
 def test_a_draft_of_a_gguf_file_comes_in_four_bits_too():
-  given = {'vocabulary': 9, 'dtype': 'float16'}
+  given = {'vocabulary': 9, 'dtype': 'float16', 'policy': 'heuristic'}
   x = Experiment('a', None, {'b': Candidate('b', 1)}, rounds=True)
   x.draft = settings.Draft('a.gguf', **given)
   few = Candidate(
