@@ -228,7 +228,6 @@ class Drafter(NamedTuple):
   at_once: bool = False  # a model of its own says all places in one pass
   learns: bool = False  # drafts may depend on earlier verdicts; see law 3
   predicts: bool = False  # drafts are copied from a row's `Prediction`
-  short: bool = False  # a draft is often smaller than N; see `scoring.widths`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

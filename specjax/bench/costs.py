@@ -119,7 +119,7 @@ class Costs:
 
 @functools.cache
 def _replay(
-  parents: tuple[int, ...], depth: int, drawn: bool, vocab: int, short: bool
+  parents: tuple[int, ...], depth: int, drawn: bool, vocab: int
 ) -> Drafter:
   """Proposes a known text at no cost, right as far as a draft would be.
 
@@ -161,7 +161,7 @@ def _replay(
     return draft, (probs, turn + 1)
 
   return plain.make()._replace(
-    depth=depth, nodes=nodes, init=init, propose=propose, short=short
+    depth=depth, nodes=nodes, init=init, propose=propose
   )
 
 
@@ -189,9 +189,7 @@ def replay(way: Decoding, job: measure.Job) -> Spec:
     draft = propose(way.params, measure.start(way, job))
     parents = sharding.fetch(draft.parents)[0].tolist()
   vocab = spec.target.config.vocab_size
-  drafter = _replay(
-    tuple(parents), depth, is_drawn(way, job), vocab, spec.drafter.short
-  )
+  drafter = _replay(tuple(parents), depth, is_drawn(way, job), vocab)
   return dataclasses.replace(spec, drafter=drafter)
 
 
@@ -302,12 +300,9 @@ def _pace(run: measure.Run, drafter: Drafter) -> jax.Array:
   counts = run.counts
   accepted = counts.tokens.sum() / counts.target_calls.sum() - 1
   share, nodes = 1.0, drafter.nodes
-  if drafter.short:
-    steps = counts.histogram.sum(1)
-    nodes = counts.drafted.sum() / max((steps - counts.misses).sum(), 1)
-    # A pass has the rows that one text of a batch needs.
-    none = np.where(steps > 0, counts.misses / np.maximum(steps, 1), 1)
-    share = 1 - none.prod()
+  if steps := counts.histogram.sum():
+    drafts = steps - counts.misses.sum()
+    share, nodes = drafts / steps, counts.drafted.sum() / max(drafts, 1)
   return jnp.asarray([accepted, share, nodes], jnp.float32)
 
 

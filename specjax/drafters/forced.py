@@ -55,7 +55,7 @@ def make(depth: int) -> Drafter:
     tokens, size = _run(ctx, depth)
     return Draft(tokens, trees.chain(len(size), depth), size, None)
 
-  return stateless.make(depth, depth, draft, short=True)
+  return stateless.make(depth, depth, draft)
 
 
 def load(target: Target, path: Literal[''] = '') -> LoadedDrafter:

@@ -174,7 +174,7 @@ def make(
     return State(after, ctx.length + 0)
 
   last = target.config.num_layers - 1
-  return Drafter(depth, nodes, init, propose, commit, taps=(last,), short=True)
+  return Drafter(depth, nodes, init, propose, commit, taps=(last,))
 
 
 def remembers(

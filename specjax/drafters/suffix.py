@@ -142,7 +142,7 @@ def make(
   def draft(params, ctx, key):
     return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None)
 
-  return stateless.make(depth, depth * candidates, draft, short=True)
+  return stateless.make(depth, depth * candidates, draft)
 
 
 def check_factor(factor: float) -> None:

@@ -256,15 +256,10 @@ def step(
       drafter, params, state.drafter, ctx, to_draft
     )
   with jax.named_scope('score'):
-    # What a finished row drafts takes no rows of a pass.
-    fed = draft._replace(size=jnp.where(state.done, 0, draft.size))
+    # A finished row is not fed.
+    fed = draft._replace(size=jnp.where(state.done, -1, draft.size))
     out, logits = scoring.feed(
-      spec.target,
-      params.target,
-      ctx,
-      fed,
-      drafter.taps,
-      sizes=scoring.widths(spec.target, drafter),
+      spec.target, params.target, ctx, fed, drafter.taps
     )
   with jax.named_scope('judge'):
     scores, verdict = scoring.decide(

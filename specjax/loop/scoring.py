@@ -184,23 +184,6 @@ def propose(drafter: Drafter, params: Params, memory, ctx: Context, key):
   return draft, memory
 
 
-def widths(model: Model, drafter: Drafter) -> tuple[int, ...]:
-  """Returns the numbers of nodes that a pass may have; the last is N.
-
-  The kernel takes time for every row. So where drafts may be short, a pass of
-  it has 0, 2, 4, 8 or all nodes. Any other pass has all.
-
-  Args:
-    model: that scores.
-    drafter: whose drafts it scores.
-  """
-  nodes, c = drafter.nodes, model.config
-  varies = drafter.short and getattr(c, 'native', False)
-  if not varies or c.recurrent is not None or model.placement is not None:
-    return (nodes,)
-  return (*(n for n in (0, 2, 4, 8) if n < nodes), nodes)
-
-
 def feed(
   model: Model,
   weights,
@@ -208,7 +191,6 @@ def feed(
   draft: Draft,
   taps=(),
   beside: tuple[Cache, jax.Array] | None = None,
-  sizes: tuple[int, ...] = (),
 ) -> tuple[Output, jax.Array]:
   """One pass over the last committed token and a draft on top of it.
 
@@ -216,16 +198,15 @@ def feed(
     model: whose cache the context has.
     weights: of the model.
     ctx: the text.
-    draft: N nodes.
+    draft: N nodes; a size of -1 is that of a row whose last token is not fed,
+      either.
     taps: layers whose features to return.
     beside: where the cache lacks the end of the text: a block whose first rows
       that is, and the tokens [B] in the cache.
-    sizes: numbers of nodes that the pass may have, see `widths`. It has the
-      smallest that holds the largest draft; by default N.
 
   Returns:
-    The output of the pass, and logits [B, N+1, V] after every row. Rows of
-    nodes that the pass does not have are zeros.
+    The output of the pass, and logits [B, N+1, V] after every row. Those of
+    rows that are not fed say nothing.
   """
   root = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
   depth, mask = trees.each(trees.ancestors, draft.parents)
@@ -240,36 +221,24 @@ def feed(
     known = jnp.broadcast_to(known[:, None], (batch, new, at))
     mask, used = jnp.concatenate([known, mask], 2), cached
   tokens = jnp.concatenate([root, draft.tokens], 1)
-  positions = ctx.length[:, None] - 1 + depth
-
-  def score(nodes):
-    rows, all_rows = nodes + 1, tokens.shape[1]
-    out = model.forward(
-      weights,
-      tokens[:, :rows],
-      positions[:, :rows],
-      ctx.cache,
-      used,
-      mask[:, :rows, : at + rows],
-      None if beside is None else caches.grow(block, at + rows),
-      at,
-      taps,
-    )
-    if beside is not None:
-      part = tuple(KV(kv.k[..., at:], kv.v[:, :, at:]) for kv in out.flight)
-      out = out._replace(flight=part)
-    logits = model.head(weights, out.hidden)
-    if rows == all_rows:
-      return out, logits
-    hidden, tapped, logits = (
-      caches.pad(x, 1, all_rows) for x in (out.hidden, out.taps, logits)
-    )
-    return Output(hidden, tapped, caches.grow(out.flight, all_rows)), logits
-
-  if len(sizes) < 2:
-    return score(draft.tokens.shape[1])
-  chosen = (jnp.array(sizes[:-1]) < draft.size.max()).sum()
-  return jax.lax.switch(chosen, [functools.partial(score, n) for n in sizes])
+  rows = tokens.shape[1]
+  if model.config.skips_padding:
+    mask &= (jnp.arange(rows) <= draft.size[:, None])[..., None]
+  out = model.forward(
+    weights,
+    tokens,
+    ctx.length[:, None] - 1 + depth,
+    ctx.cache,
+    used,
+    mask,
+    None if beside is None else caches.grow(block, at + rows),
+    at,
+    taps,
+  )
+  if beside is not None:
+    part = tuple(KV(kv.k[..., at:], kv.v[:, :, at:]) for kv in out.flight)
+    out = out._replace(flight=part)
+  return out, model.head(weights, out.hidden)
 
 
 def decide(

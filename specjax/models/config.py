@@ -500,6 +500,15 @@ class TransformerConfig:
     return self.rope_theta is None and self.relative is None
 
   @property
+  def skips_padding(self) -> bool:
+    """True if a token that its mask has in no text takes little time.
+
+    It is zeros in the kernel's products, as far as norms, biases and positions
+    leave it so.
+    """
+    return self.native and self.recurrent is None
+
+  @property
   def group(self) -> int:
     """Query heads that share one key-value head."""
     return self.num_heads // self.num_kv_heads

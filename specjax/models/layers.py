@@ -288,6 +288,8 @@ class Layer(nn.Module):
     if up is not None:  # Latents that were read, as values of each head.
       y = jnp.einsum('bthr,hvr->bthv', y[:, :, 0], up)
     y = y.reshape(b, t, -1).astype(x.dtype)
+    if c.skips_padding:
+      y = jnp.where(mask.any(-1, keepdims=True), y, 0)
     out = self._out('out', y.shape[-1], ('heads', 'width'), c.out_bias)
     return _scaled(last, out(y)), new
 

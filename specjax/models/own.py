@@ -62,6 +62,7 @@ class Sizes:
   device: ClassVar[DeviceForm] = CPU
   attention: ClassVar[CacheAttention] = staticmethod(CPU.attention)
   native: ClassVar[bool] = False
+  skips_padding: ClassVar[bool] = False
 
   def at(self, layer: int) -> 'Sizes':
     """Returns the sizes of a layer: all have the same."""

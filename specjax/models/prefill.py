@@ -12,8 +12,7 @@ from specjax.models.config import TransformerConfig
 
 _LEAST_READ, _MOST_READ = 32, 512  # slots
 # Tokens of a block where the kernel multiplies. Arithmetic is the limit of its
-# rows, whether a text has them or not, and weights are read in less time than a
-# block of so many rows is computed.
+# rows, and weights are read while a block of so many is computed.
 _BY_ROWS = 32
 
 
@@ -77,9 +76,9 @@ def read_sizes(slots: int) -> tuple[int, ...]:
     128   ->   32 64 128        4096   ->   32 64 128 256 512 4096
 
   A prompt of 20 tokens is then read at the price of 32, and not of a block of
-  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`); 32 where
-  the kernel multiplies. A larger one is read in such blocks, and only the
-  blocks in use cost time.
+  the buffer: 128 tokens, or 512 beyond 512 slots (`cache.block_of`). A larger
+  one is read in such blocks, and only the blocks in use cost time; where the
+  kernel multiplies, only the tokens in use do.
   """
   sizes = [_LEAST_READ]
   while 2 * sizes[-1] < min(slots, 2 * _MOST_READ):
@@ -130,11 +129,13 @@ def prefill(model, params, tokens, length, cache, taps=()):
     begin = i * size
     block = jax.lax.dynamic_slice_in_dim(tokens, begin, size, axis=1)
     used = jnp.full(batch, begin)
-    out = model.forward(
-      params, block, begin + offsets, cache, used, mask, taps=taps
-    )
-
     count = jnp.clip(length - 1 - begin, 0, size)
+    seen = mask
+    if model.config.skips_padding:
+      seen = mask & (offsets < count[:, None])[..., None]
+    out = model.forward(
+      params, block, begin + offsets, cache, used, seen, taps=taps
+    )
     cache = caches.fill(cache, out.flight, begin, count)
     fed = (begin + offsets < length[:, None] - 1)[..., None, None]
     here = jnp.where(fed, out.taps, 0).astype(dtype)

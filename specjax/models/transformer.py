@@ -134,7 +134,9 @@ class Transformer(nn.Module):
       positions: [B, T] position of each token in its sequence.
       cache: one KV a layer, or None to attend only within the block.
       length: [B] cache slots in use.
-      mask: [B, T, N] which rows of the block are of each token's text.
+      mask: [B, T, N] which rows of the block are of each token's text. A token
+        that is of none itself is padding; with the kernel of a CPU it takes
+        less time, or none.
       flight: the block so far, or None when these tokens are all of it.
       at: row of the block where these tokens go.
       taps: layers whose outputs to return.
@@ -145,6 +147,8 @@ class Transformer(nn.Module):
       x *= jnp.asarray(c.embedding_scale, x.dtype)
     if c.learned_positions:
       x += self.position[positions + c.position_offset]
+    if c.skips_padding:
+      x = jnp.where(mask.any(-1, keepdims=True), x, 0)
     bias = None
     if c.relative is not None:
       curve = self.relative()

@@ -7,7 +7,8 @@ with weights of few bits. `attention.c` attends to a cache and a block in one
 operation, `heads.c` turns and lays out what is attended, where XLA takes forty
 small ones, `norms.c` norms, and `gates.c` has the activations of MLPs, which
 XLA computes on one core. In all of them a row has the same bits alone
-and beside others.
+and beside others. Rows of zeros, which stand where there is no token, take no
+time in products.
 
 The first process that needs them compiles them with the C compiler of the
 machine, for the instructions of its processor, and keeps them in the user's

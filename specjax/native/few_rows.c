@@ -5,6 +5,8 @@
 // Each block is read once; for more rows than registers hold, a part of it is
 // read again from the innermost cache, and for more than a chunk the weight is.
 
+#include <string.h>
+
 #include "rows.h"
 
 enum {
@@ -18,32 +20,53 @@ enum {
 ALL_ROWS(float, from_float)
 ALL_ROWS(uint16_t, from_bfloat16)
 
+// Rows that columns in registers serve together.
+typedef struct {
+  int64_t first, count;
+} Turn;
+
 typedef struct {
   const float *x;
   const char *w;
   float *y;
   Rows *const *rows;
   Strides strides;
-  int64_t count, inputs;
+  int64_t inputs;
   int64_t bytes;  // of a block
+  int64_t count;  // of the turns
+  Turn turns[CHUNK];
 } Product;
 
 static void multiply_blocks(const void *job, int64_t from, int64_t to) {
   const Product *p = job;
-  int64_t groups = (p->count + MOST - 1) / MOST;
-  int64_t step = groups == 1 ? p->inputs : SHARE;
+  int64_t step = p->count == 1 ? p->inputs : SHARE;
   for (int64_t block = from; block < to; block++)
     for (int64_t begin = 0; begin < p->inputs; begin += step) {
       int64_t end = begin + step < p->inputs ? begin + step : p->inputs;
-      for (int64_t group = 0, row = 0; group < groups; group++) {
-        int64_t left = groups - group, rows = (p->count - row + left - 1) / left;
-        p->rows[rows - 1](&p->strides, p->x + row * p->inputs,
-                          p->w + block * p->bytes,
-                          p->y + row * p->strides.row_of_y + block * COLUMNS,
-                          begin, end, begin > 0);
-        row += rows;
-      }
+      for (const Turn *t = p->turns; t < p->turns + p->count; t++)
+        p->rows[t->count - 1](
+            &p->strides, p->x + t->first * p->inputs, p->w + block * p->bytes,
+            p->y + t->first * p->strides.row_of_y + block * COLUMNS, begin, end,
+            begin > 0);
     }
+}
+
+// Takes rows in turns as even as can be, and none of zeros.
+static void take(Product *p, int64_t rows) {
+  p->count = 0;
+  for (int64_t row = 0, end; row < rows; row = end + 1) {
+    for (end = row; end < rows; end++)
+      if (is_zero(p->x + end * p->inputs, p->inputs)) {
+        int64_t size = p->strides.row_of_y;
+        memset(p->y + end * size, 0, size * sizeof *p->y);
+        break;
+      }
+    for (int64_t left = (end - row + MOST - 1) / MOST; left; left--) {
+      int64_t count = (end - row + left - 1) / left;
+      p->turns[p->count++] = (Turn){row, count};
+      row += count;
+    }
+  }
 }
 
 EXPORTED XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
@@ -68,12 +91,13 @@ EXPORTED XLA_FFI_Error *few_rows(XLA_FFI_CallFrame *frame) {
   product.bytes = inputs * COLUMNS * size;
   int64_t rows = x->dims[0], products = rows * inputs * blocks * COLUMNS;
   int64_t grab = products <= ALONE ? blocks : 1 + GRAB / (product.bytes + 1);
-  for (int64_t row = 0; row < rows; row += product.count) {
+  for (int64_t row = 0, taken; row < rows; row += taken) {
     int64_t left = rows - row, chunks = (left + CHUNK - 1) / CHUNK;
+    taken = (left + chunks - 1) / chunks;
     product.x = (const float *)x->data + row * inputs;
     product.y = (float *)y->data + row * product.strides.row_of_y;
-    product.count = (left + chunks - 1) / chunks;
-    share(multiply_blocks, &product, blocks, grab);
+    take(&product, taken);
+    if (product.count) share(multiply_blocks, &product, blocks, grab);
   }
   return NULL;
 }

@@ -112,7 +112,7 @@ typedef struct {
 // What is known of the inputs before any column is read. Rows that columns in
 // registers serve together are a turn, and lie side by side.
 typedef struct {
-  const float *given;  // [count, in]
+  const float *given;  // [rows, in]
   // What undoes the places of a turn's values; inputs below 1e-30 may become 0.
   float powers[16];
   float *x;          // [in, count] of each turn, where not `round`
@@ -123,6 +123,7 @@ typedef struct {
   const uint32_t *words;
   Factors scale, scale_unit, offset, offset_unit;
   float *y;
+  int64_t live[CHUNK];  // the rows that are computed, `count` of them
   int64_t count, inputs, outputs, groups, words_of_group;
   int bits, zero;
   bool round;
@@ -272,7 +273,7 @@ static inline __attribute__((always_inline)) void read_group(Reader *r) {
 
 #define CLOSE_BLOCK(count)                                                   \
   EACH(r, c, count)                                                          \
-  *(Floats *)(p->y + (row + r) * p->outputs + block * COLUMNS +              \
+  *(Floats *)(p->y + p->live[row + r] * p->outputs + block * COLUMNS +       \
               c * LANES) = total[r][c];
 
 // Where a whole group is added up at once (`whole`), as groups of 32 inputs are,
@@ -448,7 +449,7 @@ static void prepare(const Grouped *p, int64_t begin, int64_t count, int64_t r,
                     int64_t from, int64_t to) {
   int64_t size = p->inputs / p->groups, turn = VALUES_OF_TURN(p->bits);
   int64_t first = begin * p->groups, start = begin * p->inputs;
-  const float *x = p->given + (begin + r) * p->inputs + from * size;
+  const float *x = p->given + p->live[begin + r] * p->inputs + from * size;
   for (int64_t group = from; group < to; group++, x += size) {
     int64_t place = first + group * count + r;
     if (p->round) {
@@ -537,11 +538,18 @@ EXPORTED XLA_FFI_Error *groups(XLA_FFI_CallFrame *frame) {
   p.sums = memory, p.scales = memory + all, p.x = memory + 3 * all;
   p.starts = (int32_t *)(p.scales + all), p.short_x = (int32_t *)p.x;
   int64_t bytes = p.groups * COLUMNS * (4 * p.words_of_group + 4);
-  for (int64_t first = 0; first < rows; first += p.count) {
+  for (int64_t first = 0, taken; first < rows; first += taken) {
     int64_t left = rows - first, chunks = (left + CHUNK - 1) / CHUNK;
+    taken = (left + chunks - 1) / chunks;
     p.y = (float *)y->data + first * p.outputs;
-    p.count = (left + chunks - 1) / chunks;
     p.given = (const float *)x->data + first * inputs;
+    p.count = 0;
+    for (int64_t row = 0; row < taken; row++)
+      if (is_zero(p.given + row * inputs, inputs))
+        memset(p.y + row * p.outputs, 0, p.outputs * sizeof *p.y);
+      else
+        p.live[p.count++] = row;
+    if (!p.count) continue;
     share(prepare_groups, &p, p.groups,
           1 + LITTLE * p.groups / (p.count * inputs));
     share(multiply_blocks, &p, blocks, 1 + GRAB / (bytes + 1));

@@ -113,6 +113,14 @@ static inline Floats from_bfloat16(const uint16_t *w) {
                                       load##_4, load##_5, load##_6, \
                                       load##_7, load##_8};
 
+// Whether a row is of zeros. So are its products: callers give such rows where
+// there is no token, and they are left out.
+static inline bool is_zero(const float *x, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (x[i] != 0) return false;
+  return true;
+}
+
 static inline XLA_FFI_Error *refuse(XLA_FFI_CallFrame *frame,
                                     const char *message) {
   XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL,

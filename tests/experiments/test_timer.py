@@ -66,16 +66,20 @@ def test_a_few_methods_share_the_plain_seconds_before_them(monkeypatch):
 
 def test_a_row_without_a_step_says_nothing_of_the_pace():
   """The second row made no whole step; in the last case no step drafted."""
-  short = plain.make()._replace(nodes=4, short=True)
+  drafter = plain.make()._replace(nodes=4)
   one = made.run([12, 1], [6, 1], drafted=np.array([10, 0]))
   counts = one.counts._replace(
     histogram=np.array([[4, 2], [0, 0]]), misses=np.array([2, 0])
   )
-  pace = costs._pace(types.SimpleNamespace(counts=counts), short)
+  pace = costs._pace(types.SimpleNamespace(counts=counts), drafter)
   np.testing.assert_allclose(pace, [13 / 7 - 1, 1 - 1 / 3, 10 / 4])
   none = counts._replace(misses=np.array([6, 0]), drafted=np.zeros(2))
-  pace = costs._pace(types.SimpleNamespace(counts=none), short)
+  pace = costs._pace(types.SimpleNamespace(counts=none), drafter)
   np.testing.assert_allclose(pace, [13 / 7 - 1, 0, 0])
+  # Without a whole step drafts are taken to be what they may be.
+  none = counts._replace(histogram=np.zeros((2, 2)), misses=np.zeros(2))
+  pace = costs._pace(types.SimpleNamespace(counts=none), drafter)
+  np.testing.assert_allclose(pace, [13 / 7 - 1, 1, 4])
 
 
 def drafting(depth, nodes, parents, drawn):
@@ -101,7 +105,7 @@ def test_a_replayed_draft_has_the_shape_of_the_methods(monkeypatch):
     (drafting(2, 2, (0, 0), True), ((0, 1), 2, True)),
   ):
     found = costs.replay(way, None)
-    assert found.drafter is costs._replay(*args, vocab, False)
+    assert found.drafter is costs._replay(*args, vocab)
     assert found.target is way.spec.target
   base = drafting(0, 0, (), False)
   assert costs.replay(base, None) is base.spec
@@ -109,8 +113,8 @@ def test_a_replayed_draft_has_the_shape_of_the_methods(monkeypatch):
 
 def test_a_replayed_tree_is_right_down_to_a_level():
   """Siblings stand at one place of the text, whose end repeats."""
-  drafter = costs._replay((0, 0, 1), 2, True, 11, False)
-  assert (drafter.depth, drafter.nodes, drafter.short) == (2, 3, False)
+  drafter = costs._replay((0, 0, 1), 2, True, 11)
+  assert (drafter.depth, drafter.nodes) == (2, 3)
   text = jnp.array([[4, 5, 10, 7], [4, 5, 6, 7]])
   params = Params(None, (text, jnp.array([1.0, 1.0, 3.0])))
   ctx = Context(text, jnp.array([1, 4]), (), None, History())

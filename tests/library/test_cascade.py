@@ -190,16 +190,18 @@ def test_a_pass_beside_a_block_returns_its_own_rows():
     rows = KV(slots[None, None, None], slots[None, None, :, None])
     return transformer.Output(tokens[..., None], (used, at, mask), (rows,))
 
-  model = types.SimpleNamespace(forward=forward, head=lambda _, hidden: hidden)
+  config = types.SimpleNamespace(skips_padding=True)
+  model = transformer.Model(config, None, forward, lambda _, hidden: hidden)
   block = (KV(*np.zeros((2, 1, 1, 2, 2))),)
   ctx = Context(np.arange(8)[None], np.array([6]), None, None, None)
-  draft = Draft(np.array([[8, 9]]), np.array([[0, 1]]), np.array([2]), None)
+  draft = Draft(np.array([[8, 9]]), np.array([[0, 1]]), np.array([1]), None)
   beside = block, np.array([4])
   feed = functools.partial(scoring.feed, model, None)
   out, logits = jax.jit(feed)(ctx, draft, beside=beside)
   used, at, mask = out.taps
   assert (used.tolist(), int(at)) == ([4], 2)
-  seen = [[1, 0, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 1, 1, 1]]
+  # The second token is not of the draft.
+  seen = [[1, 0, 1, 0, 0], [1, 0, 1, 1, 0], [0] * 5]
   np.testing.assert_array_equal(mask, [seen])
   assert out.flight[0].k.ravel().tolist() == [2, 3, 4]
   assert out.flight[0].v.ravel().tolist() == [2, 3, 4]

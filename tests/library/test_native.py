@@ -129,8 +129,8 @@ TOKENS = np.arange(7)[None]
 
 def begun(model, params):
   cache = transformer.open_cache(model, params, 1, 128)
-  length = jnp.full(1, 3, jnp.int32)
-  tokens = jnp.asarray(TOKENS[:, :3])
+  length = jnp.full(1, 4, jnp.int32)  # The last token stays to be fed.
+  tokens = jnp.asarray(TOKENS[:, :4])
   return prefill.prefill(model, params, tokens, length, cache)[0]
 
 

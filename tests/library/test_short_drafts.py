@@ -1,84 +1,113 @@
-"""Passes of the kernel have as many rows as the largest draft, and no more."""
+"""What is no token takes no rows of the kernel's products."""
 
-import functools
+import collections
 import types
 
 import jax
 import numpy as np
 import pytest
 
-from specjax import sampling, verify
+from specjax import native, sampling, verify
 from specjax.bench import costs
-from specjax.drafters import cascade, forced, lm, ngram, suffix
+from specjax.drafters import cascade, lm, ngram
 from specjax.drafters.shapes import policies
 from specjax.loop import counting, generate, scoring
-from specjax.models import layouts
+from specjax.models import layouts, linear
+from specjax.models.config import TransformerConfig
 from specjax.types import Context, Draft, History, Params, Spec
-from tests.library.test_bits import VOCAB, made, read, texts_of
+from tests.library.test_bits import SIZES, VOCAB, made, read, texts_of
 from tests.support import models
 
 LENGTHS = np.array([7, 19], np.int32)
 PARENTS = np.array([0, 0, 1, 2, 2, 4])  # a tree of six nodes
 
 
-@pytest.mark.usefixtures('kernel')
-def test_what_a_pass_may_have():
-  model, _ = made('float32')
-  found = {n: scoring.widths(model, ngram.make(n)) for n in (1, 2, 4, 6, 8, 40)}
-  assert found == {
-    1: (0, 1),
-    2: (0, 2),
-    4: (0, 2, 4),
-    6: (0, 2, 4, 6),
-    8: (0, 2, 4, 8),
-    40: (0, 2, 4, 8, 40),
-  }
-  policy = policies.confidence(0.4)
-  for short in (suffix.make(3), forced.make(3)):
-    assert scoring.widths(model, short) == (0, 2, 3)
-  assert scoring.widths(model, lm.make(models.TARGET, 3, policy)) == (0, 2, 3)
-  # Drafts that are never short, and rows that take no time.
-  assert scoring.widths(model, lm.make(models.TARGET, 3)) == (3,)
-  assert scoring.widths(made('float32', 'whole')[0], ngram.make(3)) == (3,)
-  states = types.SimpleNamespace(native=True, recurrent='some')
-  plain = types.SimpleNamespace(recurrent=None)  # As of other code.
-  for other in ({'config': states}, {'config': plain}, {'placement': 'some'}):
-    assert scoring.widths(model._replace(**other), ngram.make(3)) == (3,)
+@pytest.fixture
+def multiplied(monkeypatch):
+  """Counts the rows of each product that are not zeros."""
+  seen = collections.Counter()
+
+  def spy(product):
+    def call(x, *weights):
+      count = (x != 0).any(-1).sum()
+      jax.debug.callback(lambda n: seen.update([int(n)]), count)
+      return product(x, *weights)
+
+    return call
+
+  for name in ('product', 'grouped_product'):
+    monkeypatch.setattr(native, name, spy(getattr(native, name)))
+  return seen
+
+
+def form(bits, **options):
+  """A model of two layers for the kernel, in floats where `bits` is 0."""
+  model = models.tiny(VOCAB, 2, **SIZES | options)
+  params = models.weights(model, 1)
+  if bits:
+    params = linear.quantize(params, False, bits, rounds=True)
+  return layouts.to_native(model, params)
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('name', ['float32', 'four bits and layer norms'])
-def test_rows_of_a_smaller_pass_have_the_same_bits(name):
-  model, params = made(name)
+@pytest.mark.parametrize(('bits', 'mlp_width'), [(0, 96), (4, 128)])
+def test_rows_of_a_shorter_draft_have_the_same_bits(
+  bits, mlp_width, multiplied
+):
+  """Rows of no token are zeros in all products, and in nobody's way."""
+  model, params = form(bits, mlp_width=mlp_width)
   tokens = texts_of()[0, :2, :64]
   cache = read(model, params, tokens, LENGTHS)
   ctx = Context(tokens, LENGTHS, cache, sampling.make(2, 0.0), History())
+  parents = np.broadcast_to(PARENTS, (2, 6))
 
-  @functools.partial(jax.jit, static_argnames='sizes')
-  def feed(draft, sizes=()):
-    return scoring.feed(model, params, ctx, draft, (0,), sizes=sizes)
+  @jax.jit
+  def feed(size):
+    draft = Draft(tokens[:, 30:36], parents, size, None)
+    return scoring.feed(model, params, ctx, draft, (0,))
 
-  for sizes, rows in (((0, 0), 1), ((1, 0), 3), ((2, 3), 5), ((6, 1), 7)):
-    draft = Draft(
-      tokens[:, 30:36], np.broadcast_to(PARENTS, (2, 6)), np.array(sizes), None
-    )
-    (out, logits), (some, few) = feed(draft), feed(draft, (0, 2, 4, 6))
+  whole, logits = feed(np.array([6, 6]))
+  for sizes in ((0, -1), (1, 0), (2, 3), (6, 1)):
+    jax.effects_barrier()
+    multiplied.clear()
+    out, few = feed(np.array(sizes))
+    jax.block_until_ready(few)
+    jax.effects_barrier()
+    # Four products of each layer, and the head.
+    assert multiplied == {sum(sizes) + 2: 9}
+    for row, size in enumerate(sizes):
+      fed = slice(None, size + 1)
+      pairs = [
+        (logits, few),
+        (whole.hidden, out.hidden),
+        (whole.taps, out.taps),
+      ]
+      for one, other in zip(whole.flight, out.flight, strict=True):
+        pairs += [(one.k.swapaxes(1, 3), other.k.swapaxes(1, 3))]
+        pairs += [(one.v.swapaxes(1, 2), other.v.swapaxes(1, 2))]
+      for one, other in pairs:
+        one, other = np.asarray(one[row]), np.asarray(other[row])
+        np.testing.assert_array_equal(other[fed], one[fed])
+      assert not np.asarray(few[row, size + 1 :]).any()
 
-    def along(x, axis=1):
-      return np.moveaxis(np.asarray(x, np.float64), axis, 0)
 
-    pairs = [(logits, few, 1), (out.hidden, some.hidden, 1)]
-    pairs += [(out.taps, some.taps, 1)]
-    for one, other in zip(out.flight, some.flight, strict=True):
-      pairs += [(one.k, other.k, 3), (one.v, other.v, 2)]
-    for one, other, axis in pairs:
-      one, other = along(one, axis), along(other, axis)
-      np.testing.assert_array_equal(other[:rows], one[:rows])
-      assert len(other) == 7
-      assert not other[rows:].any()
+@pytest.mark.usefixtures('kernel')
+def test_the_end_of_a_block_that_is_no_text_takes_no_rows(multiplied):
+  model, params = form(0, mlp_width=64)
+  tokens, lengths = texts_of()[0, :2, :64], np.array([64, 9], np.int32)
+  both = jax.block_until_ready(read(model, params, tokens, lengths))
+  jax.effects_barrier()
+  assert multiplied == {32 + 8: 8, 31: 8}
+  for row, length in enumerate(lengths):
+    here = slice(row, row + 1)
+    alone = read(model, params, tokens[here], lengths[here])
+    for one, other in zip(alone, both, strict=True):
+      fed = slice(None, length - 1)
+      np.testing.assert_array_equal(one.k[0, ..., fed], other.k[row, ..., fed])
+      np.testing.assert_array_equal(one.v[0, :, fed], other.v[row, :, fed])
 
 
-def test_what_a_finished_row_drafts_takes_no_rows(monkeypatch):
+def test_what_a_finished_row_drafts_is_not_fed(monkeypatch):
   class Fed(Exception):
     """Ends a step before the target computes anything."""
 
@@ -93,7 +122,7 @@ def test_what_a_finished_row_drafts_takes_no_rows(monkeypatch):
       models.params_of('ngram'), state, spec=models.spec_of('ngram')
     )
   (sizes,) = found.value.args
-  assert (sizes[0], sizes[1] > 0) == (0, True)
+  assert (sizes[0], sizes[1] > 0) == (-1, True)
 
 
 def texts(drafter, params, target, temperature):
@@ -111,9 +140,12 @@ def texts(drafter, params, target, temperature):
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize('name', ['policy', 'cascade'])
-def test_texts_and_counts_are_those_of_whole_passes(name):
-  target = made('four bits and layer norms')
+@pytest.mark.parametrize(
+  ('name', 'target'),
+  [('policy', 'float32'), ('cascade', 'four bits and layer norms')],
+)
+def test_texts_and_counts_are_those_of_whole_passes(name, target, monkeypatch):
+  target = made(target)
   draft = models.tiny(VOCAB, 1)
   draft = layouts.to_native(draft, models.weights(draft, 1))
   if name == 'policy':
@@ -123,18 +155,15 @@ def test_texts_and_counts_are_those_of_whole_passes(name):
     drafter = cascade.make(draft[0], ngram.make(4), 3)
     params = Params(draft[1], None)
   temperature = np.array([0.0, 0.3, 1.0])
-  short, counts = texts(drafter, params, target, temperature)
-  if name == 'cascade':
-    inner = ngram.make(4)._replace(short=False)
-    whole = cascade.make(draft[0], inner, 3)
-  else:
+  short = texts(drafter, params, target, temperature)
+  if name == 'policy':
+    counts = short[1]
     assert 0 < counts.drafted.sum() < 5 * counts.histogram.sum()
-    whole = drafter._replace(short=False)
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    (short, counts),
-    texts(whole, params, target, temperature),
-  )
+  monkeypatch.setattr(TransformerConfig, 'skips_padding', False)
+  jax.clear_caches()
+  whole = texts(drafter, params, target, temperature)
+  jax.clear_caches()
+  jax.tree.map(np.testing.assert_array_equal, short, whole)
 
 
 def test_a_known_text_is_drafted_at_the_pace_of_a_run():
@@ -149,15 +178,12 @@ def test_a_known_text_is_drafted_at_the_pace_of_a_run():
   run = types.SimpleNamespace(counts=counts)
   pace = costs._pace(run, ngram.make(4))
   np.testing.assert_allclose(pace, [1, 2 / 3, 2.5])
-  whole = costs._pace(run, ngram.make(4)._replace(short=False))
-  assert whole.tolist() == [1, 1, 4]
-  # Of two texts that find nothing in a third of steps, both do in a ninth.
+  # Of two texts each has rows of its own.
   both = jax.tree.map(lambda x: np.concatenate([x, x]), counts)
   run = types.SimpleNamespace(counts=both)
-  np.testing.assert_allclose(costs._pace(run, ngram.make(4))[1], 8 / 9)
+  np.testing.assert_allclose(costs._pace(run, ngram.make(4)), pace)
 
-  replay = costs._replay((0, 1, 2, 3), 4, False, VOCAB, True)
-  assert replay.short
+  replay = costs._replay((0, 1, 2, 3), 4, False, VOCAB)
   text = np.arange(1, 40)[None]
   params = Params(None, (text, pace))
   ctx = Context(text, np.array([5]), (), sampling.make(1, 0.0), History())

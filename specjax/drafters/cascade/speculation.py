@@ -148,9 +148,8 @@ class Speculation:
       self.model,
       params.target,
       read,
-      draft._replace(size=jnp.where(live, draft.size, 0)),
+      draft._replace(size=jnp.where(live, draft.size, -1)),
       beside=beside,
-      sizes=scoring.widths(self.model, self.inner),
     )
     scores, verdict = scoring.decide(
       to_judge, logits, here, draft, rule=self.rule, depth=self.inner.depth

@@ -210,9 +210,7 @@ def make(
       made = copy(ctx.sampling.prediction, ctx.tokens, ctx.length, made)
     return Draft(*made, None)
 
-  return stateless.make(
-    depth, depth * candidates, draft, predicts=True, short=True
-  )
+  return stateless.make(depth, depth * candidates, draft, predicts=True)
 
 
 def load(

@@ -182,5 +182,4 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     taps=walker.taps,
     positions=walker.positions,
     learns=policy is not None and bool(jax.tree.leaves(policy.start())),
-    short=policy is not None,
   )
