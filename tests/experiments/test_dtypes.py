@@ -229,7 +229,8 @@ def test_memory_is_predicted(folder, tmp_path, monkeypatch, pair):
   held, measured = peak(x, monkeypatch)
   if pair in ('bfloat16', 'float32'):
     assert bool(held.layouts) == (native.available() and pair == 'float32')
-  assert held.total == pytest.approx(measured, rel=0.15)
+  arrays = held.total - held.process
+  assert arrays == pytest.approx(measured, rel=0.15)
 
 
 @pytest.mark.slow
