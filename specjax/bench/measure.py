@@ -19,6 +19,7 @@ import numpy as np
 from jax import monitoring
 
 from specjax import sampling
+from specjax.bench import memory
 from specjax.bench.compiled import hlo
 from specjax.cli import progress
 from specjax.errors import UserError
@@ -351,4 +352,5 @@ def compile_all(ways: list[tuple[Decoding, Job]]) -> int:
     # first, though nothing is compiled for it.
     if way.spec.target.placement is not None:
       decode(way, job, steps=1, timed=False)
+  memory.give_back()
   return programs

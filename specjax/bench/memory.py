@@ -7,6 +7,7 @@ the program that reads the prompts takes.
 
 import bisect
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import math
@@ -174,6 +175,16 @@ def of_process() -> int:
   except OSError:  # No Linux.
     return 0
   return int(told.split()[1]) * os.sysconf('SC_PAGE_SIZE')
+
+
+def give_back() -> None:
+  """Gives freed memory back to the system, where its C library keeps it.
+
+  Compiling the programs of two models of 1.5B and 0.5B parameters leaves 0.5
+  GB of it.
+  """
+  with contextlib.suppress(AttributeError, OSError, TypeError):
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def size_of(shapes: Any) -> int:

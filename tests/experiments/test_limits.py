@@ -5,6 +5,7 @@ Each limit is asked for itself, without a model.
 
 import dataclasses
 import pathlib
+import platform
 import types
 
 import jax
@@ -499,6 +500,18 @@ def test_bytes_of_a_process_are_those_that_it_has():
   before = memory.of_process()
   taken = np.ones(1 << 27, np.uint8)
   assert 0.9 * taken.nbytes < memory.of_process() - before < 1.1 * taken.nbytes
+
+
+@pytest.mark.skipif(
+  platform.libc_ver()[0] != 'glibc', reason='only glibc keeps what is freed'
+)
+def test_freed_memory_is_given_back():
+  """Pieces of which the last one stays are kept otherwise."""
+  pieces = [np.ones(2000, np.uint8) for _ in range(1 << 16)]
+  whole = memory.of_process()
+  pieces = pieces[-1:]
+  memory.give_back()
+  assert whole - memory.of_process() > 1e8
 
 
 def test_bytes_of_weights_by_hand(monkeypatch, tmp_path):
