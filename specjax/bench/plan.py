@@ -481,9 +481,18 @@ def plan(x: config.Experiment, sweeps: bool = False) -> Plan:
     f'batches is {x.batches}, but this program takes one batch size: leave '
     'batches empty, as in --batches="()", and choose batch',
   )
+  for name in ('vocabulary', 'frequencies', 'policy'):
+    value = getattr(x.draft, name)
+    need(
+      x.draft.place or not value,
+      f'draft.{name} is {value}, but there is no draft: give draft.path, or '
+      f'leave draft.{name} out',
+    )
   drafters = {}
   for name, (field, candidate) in choose(x).items():
-    own = name == 'lm' and x.draft.place
+    own = name in ('lm', 'lm-int4') and x.draft.place
+    if own and field.startswith('candidates'):
+      field = 'draft'
     path_field = 'draft.path' if own else 'drafters' * (field == 'drafters')
     drafters[name] = plan_drafter(
       name, candidate, field, path_field, x.gammas, x.verifiers

@@ -75,6 +75,8 @@ _FIELDS = r"""run tiny.py:
   candidates.draft.path=/nowhere => path of the drafter draft
   candidates.draft.options.policy=heuristc => did you mean 'heuristic'?
   candidates.draft.options.policy=specjax.verify.token => is no policy
+  draft.policy=heuristic => draft.policy is heuristic, but there is no draft
+  draft.vocabulary=9 => give draft.path, or leave draft.vocabulary out
   candidates.draft.options.policy=confidence:2 => threshold must be in
   candidates.draft.options.policy=expected:1,1,1,1 => takes from 0 to 3
   drafters=early_exit => exit after layer
