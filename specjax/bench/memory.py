@@ -352,12 +352,13 @@ def predict(
   held = target.cache + sampling_stages.bytes_of(plan, w.rows)
   remembered = sum(memories) if plan.together else max(memories)
   size = plan.mesh.data * plan.mesh.model
+  sharing = min(size, jax.local_device_count())  # the memory of a host
   known = Load(
     target.parameters,
     held,
     weights + remembered,
     copied,
-    process=of_process() // size if on_cpu else 0,
+    process=of_process() // sharing if on_cpu else 0,
   )
   if not compiles or size > jax.device_count():
     return known
@@ -484,6 +485,7 @@ def check(
   def fits(changed: Plan, prompts: int, tokens: int = longest) -> bool:
     after = widths_of(changed, target, tokens, prompts).rows
     made = predict(changed, described, tokens, prompts, compiles=False)
+    made = dataclasses.replace(made, process=load.process)
     # What computing takes goes with the rows.
     return made.total + (load.activations or 0) * after // rows <= limit
 

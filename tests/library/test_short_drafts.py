@@ -166,6 +166,26 @@ def test_texts_and_counts_are_those_of_whole_passes(name, target, monkeypatch):
   jax.tree.map(np.testing.assert_array_equal, short, whole)
 
 
+@pytest.mark.usefixtures('kernel')
+def test_a_cascade_accepts_as_often_beside_other_texts():
+  """All of it, since it drafts with the target; the others wait meanwhile."""
+  model = models.tiny(VOCAB, 2)
+  model, weights = layouts.to_native(model, models.weights(model, 1))
+  drafter = cascade.make(model, ngram.make(4), 3)
+  spec = Spec(model, drafter, verify.token)
+  params = Params(weights, Params(weights, None))
+  draw = np.random.default_rng(0)
+  prompts = [
+    draw.integers(1, VOCAB, 5).tolist() * 3,
+    draw.integers(1, VOCAB, 9).tolist(),
+  ]
+  for given in (prompts, prompts[:1], prompts[1:]):
+    values = sampling.make(len(given), 0.0)
+    state = models.decoded(spec, params, given, values, new_tokens=60, seed=0)
+    assert state.counts.histogram[:, :3].sum() == 0
+    assert state.counts.histogram[:, 3].tolist() == [15] * len(given)
+
+
 def test_a_known_text_is_drafted_at_the_pace_of_a_run():
   """Two of six steps find nothing; others draft 2.5 tokens and keep 1.5."""
   counts = counting.none(1, 4)._replace(

@@ -144,11 +144,13 @@ class Speculation:
     if block is not None:
       read = here._replace(cache=ctx.cache)
       beside = block, ctx.length - 1
+    # The root of a row that stands still is fed: its slot is written again, and
+    # `fed` may count it.
     out, logits = scoring.feed(
       self.model,
       params.target,
       read,
-      draft._replace(size=jnp.where(live, draft.size, -1)),
+      draft._replace(size=jnp.where(live, draft.size, 0)),
       beside=beside,
     )
     scores, verdict = scoring.decide(
