@@ -258,6 +258,7 @@ def test_16_bits_accept_as_often_as_float32(tmp_path):
 
 
 def test_what_would_fit_is_named_and_fits(folder, monkeypatch):
+  monkeypatch.setattr(memory, 'of_process', lambda: 1 << 20)  # It grows.
   prompts = Prompts(domains=('code',), count=9, length=16)
   planned = plan(with_draft(folder, prompts=prompts))
   described = load.survey(planned).described
