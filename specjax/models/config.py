@@ -503,10 +503,17 @@ class TransformerConfig:
   def skips_padding(self) -> bool:
     """True if a token that its mask has in no text takes little time.
 
-    It is zeros in the kernel's products, as far as norms, biases and positions
-    leave it so.
+    It is zeros in the kernel's products, but for one behind a bias of an MLP.
     """
     return self.native and self.recurrent is None
+
+  @property
+  def fills_padding(self) -> bool:
+    """True if biases would make other numbers of such zeros."""
+    biased = self.out_bias or self.mlp_bias
+    return self.skips_padding and (
+      biased or (self.layer_norm and self.norm_bias)
+    )
 
   @property
   def group(self) -> int:

@@ -119,11 +119,11 @@ class Layer(nn.Module):
     """
     c = self.config
     y, new = jnp.zeros((), x.dtype), flight
-    shared = Norm(c, name='norm1')(x) if c.one_norm else None
+    shared = self._normed('norm1', x, mask) if c.one_norm else None
     with jax.named_scope('attention'):
       if self.index not in c.without_attention:
         if reads is None:
-          reads = shared if c.one_norm else self._normed('norm1', x)
+          reads = shared if c.one_norm else self._normed('norm1', x, mask)
         where = mask, flight, at
         if c.has_state(self.index) and not c.state_beside:
           y, new = self._remember(reads, cache, *where)
@@ -142,13 +142,13 @@ class Layer(nn.Module):
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
       if c.parallel and maps:
-        normed = shared if c.one_norm else self._normed('norm2', x)
+        normed = shared if c.one_norm else self._normed('norm2', x, mask)
         return x + y + _scaled(c.residual_scale, self._mlp(normed)), new
       x += y
       if c.encoder is not None:
         x += self._read_source(Norm(c, name='norm_source')(x), cache)
       if maps:
-        y = self._mlp(self._normed('norm2', x))
+        y = self._mlp(self._normed('norm2', x, mask))
         if c.experts is not None and c.experts.beside:
           y = Norm(c, name='post_dense')(y) + self._experts_beside(x)
         if c.post_norms:
@@ -160,9 +160,13 @@ class Layer(nn.Module):
         x *= declare(self, 'layer_scale', (1,), start=nn.initializers.ones)
     return x, new
 
-  def _normed(self, name, x):
-    """The stream as attention or the MLP reads it."""
-    return Norm(self.config, name=name)(x) if self.config.pre_norms else x
+  def _normed(self, name, x, mask):
+    """The stream as attention or the MLP reads it; zeros where no token is."""
+    c = self.config
+    y = Norm(c, name=name)(x) if c.pre_norms else x
+    return (
+      jnp.where(mask.any(-1, keepdims=True), y, 0) if c.fills_padding else y
+    )
 
   def _remember(self, x, cache, mask, flight, at):
     """Returns the output [B, T, E] of a layer with a state, and its block."""

@@ -185,7 +185,10 @@ class Transformer(nn.Module):
     x = x[:, :count]
     shape = (*x.shape[:2], 0, x.shape[2])
     tapped = jnp.stack(tapped, 2) if tapped else jnp.zeros(shape, x.dtype)
-    return Output(self.norm(x), tapped, tuple(new))
+    hidden = self.norm(x)
+    if c.fills_padding:
+      hidden = jnp.where(mask.any(-1, keepdims=True), hidden, 0)
+    return Output(hidden, tapped, tuple(new))
 
   def encode(self, tokens, length):
     x = embed(self.embedding, tokens)

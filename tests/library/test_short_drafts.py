@@ -1,4 +1,4 @@
-"""What is no token takes no rows of the kernel's products."""
+"""Rows without a token take no time in the products of the kernel."""
 
 import collections
 import types
@@ -44,18 +44,25 @@ def form(bits, **options):
   """A model of two layers for the kernel, in floats where `bits` is 0."""
   model = models.tiny(VOCAB, 2, **SIZES | options)
   params = models.weights(model, 1)
+  params = jax.tree.map(lambda x: x + 0.1 * (x.ndim == 1), params)  # Biases.
   if bits:
     params = linear.quantize(params, False, bits, rounds=True)
   return layouts.to_native(model, params)
 
 
 @pytest.mark.usefixtures('kernel')
-@pytest.mark.parametrize(('bits', 'mlp_width'), [(0, 96), (4, 128)])
-def test_rows_of_a_shorter_draft_have_the_same_bits(
-  bits, mlp_width, multiplied
-):
+@pytest.mark.parametrize(
+  ('bits', 'options'),
+  [
+    (0, {'mlp_width': 96}),
+    (4, {'mlp_width': 128}),
+    (0, {'layer_norm': True, 'out_bias': True}),
+    (0, {'layer_norm': True, 'one_norm': True, 'parallel': True}),
+  ],
+)
+def test_rows_of_a_shorter_draft_have_the_same_bits(bits, options, multiplied):
   """Rows of no token are zeros in all products, and in nobody's way."""
-  model, params = form(bits, mlp_width=mlp_width)
+  model, params = form(bits, **options)
   tokens = texts_of()[0, :2, :64]
   cache = read(model, params, tokens, LENGTHS)
   ctx = Context(tokens, LENGTHS, cache, sampling.make(2, 0.0), History())
