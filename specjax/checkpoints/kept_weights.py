@@ -69,6 +69,22 @@ def _allow_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+  """Returns memory that a CPU device takes over without a copy."""
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -memory.ctypes.data % _ALIGNMENT
+  return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _arrays(pages: mmap.mmap, shapes: Sequence[Any]) -> list[np.ndarray]:
+  """Returns arrays that are parts of a map."""
+  return [
+    np.frombuffer(pages, x.dtype, math.prod(x.shape), at).reshape(x.shape)
+    for x, at in zip(shapes, _offsets(shapes)[:-1], strict=True)
+  ]
+
+
 def _map(
   path: pathlib.Path, shapes: Sequence[Any], whole: bool
 ) -> list[np.ndarray] | None:
@@ -79,35 +95,41 @@ def _map(
   piece is read from the disk.
   """
   _allow_files()
-  offsets = _offsets(shapes)
   with contextlib.suppress(OSError), open(path, 'rb') as file:
-    if os.fstat(file.fileno()).st_size == offsets[-1]:
+    if os.fstat(file.fileno()).st_size == _offsets(shapes)[-1]:
       pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
       with contextlib.suppress(OSError):
         for at in range(0, len(pages) if whole else 0, _PIECE):
           length = min(_PIECE, len(pages) - at)
           pages.madvise(_POPULATE_READ, at, length)
-      return [
-        np.frombuffer(pages, x.dtype, math.prod(x.shape), at).reshape(x.shape)
-        for x, at in zip(shapes, offsets[:-1], strict=True)
-      ]
+      return _arrays(pages, shapes)
   return None
 
 
-def _write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
-  """Keeps arrays in a file, where there is room for it."""
+def _write(
+  path: pathlib.Path,
+  shapes: Sequence[Any],
+  fill: Callable[[list[np.ndarray]], None],
+) -> None:
+  """Makes a file of arrays, where there is room for it.
+
+  Arrays are filled where they lie in the file, so they take no other memory.
+  """
   with contextlib.suppress(OSError):
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    *offsets, size = _offsets(arrays)
+    size = _offsets(shapes)[-1]
     if shutil.disk_usage(path.parent).free < size + _SPARE:
       return
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
       made = pathlib.Path(place, path.name)
-      with open(made, 'wb') as file:
-        for x, at in zip(arrays, offsets, strict=True):
-          file.seek(at)
-          x.tofile(file)
-        file.truncate(size)
+      with open(made, 'w+b') as file:
+        # A page that finds no room when it is written ends the process.
+        if hasattr(os, 'posix_fallocate'):
+          os.posix_fallocate(file.fileno(), 0, size)
+        else:
+          file.truncate(size)
+        pages = mmap.mmap(file.fileno(), 0)
+      fill(_arrays(pages, shapes))
       made.replace(path)
     for old in path.parent.iterdir():
       with contextlib.suppress(FileNotFoundError):  # Deleted by another one.
@@ -148,7 +170,7 @@ def recall(
   sources: Collection[tuple[Any, ...]],
   facts: Any,
   shapes: Sequence[Any],
-  make: Callable[[], list[np.ndarray]],
+  fill: Callable[[list[np.ndarray]], None],
   *,
   whole: bool = True,
 ) -> list[np.ndarray]:
@@ -160,21 +182,23 @@ def recall(
       `gguf_files.Gguf` has them. Once one has changed it is made again.
     facts: whatever else decides the content; its `repr` counts.
     shapes: of the arrays, and their types.
-    make: returns contiguous arrays.
+    fill: writes the arrays, whose memory it is given.
     whole: whether a pass reads all of the arrays. Where it reads a few rows,
       only the pages round these take memory.
   """
-  if _offsets(shapes)[-1] < _LEAST:
-    return make()
   kinds = [(x.shape, x.dtype.str) for x in shapes]
   text = repr((sorted(sources), kinds, facts)).encode()
   content = hashlib.sha256(_code() + text).hexdigest()[:16]
   paths = sorted(path for path, *_ in sources)
   model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
-  arrays = _map(path, shapes, whole)
-  if arrays is None:
-    arrays = make()
-    _write(path, arrays)
+  keeps = _offsets(shapes)[-1] >= _LEAST
+  arrays = _map(path, shapes, whole) if keeps else None
+  if arrays is None and keeps:
+    _write(path, shapes, fill)
     _forget_others(path.parent, paths)
+    arrays = _map(path, shapes, whole)
+  if arrays is None:
+    arrays = [allocate(x.shape, x.dtype) for x in shapes]
+    fill(arrays)
   return arrays

@@ -32,7 +32,6 @@ FLOAT, STORED_BITS = 'floats', 'stored'
 FORMS = ('auto', FLOAT, STORED_BITS, *BITS_OF)
 _VALUES = 1 << 20  # of few bits that are taken apart at once, in the caches
 _AT_ONCE = 4  # parameters of few bits, each in floats at first
-_ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 
 
 class WeightForm(NamedTuple):
@@ -122,7 +121,7 @@ class Reader(NamedTuple):
     """The part x[cut] of the parameter."""
     sizes = zip(cut, self.shape, strict=True)
     shape = tuple(len(range(*s.indices(size))) for s, size in sizes)
-    x = _allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
+    x = kept_weights.allocate(shape, jax.dtypes.canonicalize_dtype(self.dtype))
     self.fill(x, cut)
     return x
 
@@ -133,14 +132,6 @@ class Reader(NamedTuple):
     for i, (name, indices) in enumerate(zip(names, pieces, strict=True)):
       parts = [self.tensors[name].read(index) for index in indices]
       split.fill(x, len(names), i, parts)
-
-
-def _allocate(shape, dtype) -> np.ndarray:
-  """Memory that a CPU device takes over without a copy."""
-  size = math.prod(shape) * dtype.itemsize
-  memory = np.empty(size + _ALIGNMENT, np.uint8)
-  start = -memory.ctypes.data % _ALIGNMENT
-  return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def check_tensors(
@@ -326,8 +317,7 @@ def read_low_bits(
   leaves, tree = jax.tree.flatten(shapes)
   one_input = (shape[0], 1) if table else (1, *shape[1:])
 
-  def make():
-    arrays = [_allocate(x.shape, x.dtype) for x in leaves]
+  def fill(arrays):
     made = jax.tree.unflatten(tree, arrays)
     for name, outputs in _outputs_of(source, one_input, tensors).items():
       tensor = tensors[name]
@@ -338,14 +328,13 @@ def read_low_bits(
         for part, x in few.arrays(blocks).items():
           array = getattr(made, part)
           linear.put_outputs(array, made.blocked, outputs[rows], x)
-    return arrays
 
   arrays = kept_weights.recall(
     source.names[0],
     {tensors[name].file.identity for name in source.names},
     (source.names, shape, few, shapes.blocked),
     leaves,
-    make,
+    fill,
     whole=tied or not table,
   )
   made = [jax.device_put(x, may_alias=True) for x in arrays]
