@@ -198,6 +198,8 @@ def survey(
     head = allow(describe_head, one, plan, target)
     if head is not None:
       found.heads[f'draft {one.name}'] = head
+    host = Target(target.model, path=plan.target, eos=eos)
+    allow(vocabulary.check_reduced, one, host)
     allow(compare, one, draft)
   return found._replace(tokenizer=tokenizer)
 

@@ -126,7 +126,8 @@ def held_by(
   one: Description, placement: Placement, dtype: str, form: WeightForm
 ) -> int:
   """Bytes of a model's parameters on each device, in their form."""
-  if form == FLOATS and isinstance(one.model.config, TransformerConfig):
+  ours = isinstance(one.model.config, TransformerConfig)
+  if form == FLOATS and ours and placement.mesh.size > 1:
     return of_parameters(one.model.config, placement, dtype)
   return size_of(one.shapes(dtype, form))
 

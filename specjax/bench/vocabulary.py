@@ -6,6 +6,7 @@ mismatch is refused here. Language models draft with a vocabulary of their own:
 it is compared here, too.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ from specjax.checkpoints import Description, vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.cli import hosts
 from specjax.drafters import lm, quantized
+from specjax.drafters.heads.frequencies import Reduction
 from specjax.errors import UserError, blame, need
+from specjax.types import Target
 
 # Loaders of drafts that may have a vocabulary of their own.
 TRANSLATING = (lm.load, quantized.load)
@@ -106,6 +109,15 @@ def check_draft(tokenizer, size: int, path: str, draft_size: int) -> bool:
       f'there and {mine.get(token, "nothing")} here: they must share one'
     )
   return True
+
+
+def check_reduced(one: PlannedDrafter, target: Target) -> None:
+  """Raises a UserError unless a target has the tokens that a draft keeps."""
+  if one.read in TRANSLATING:
+    names = [field.name for field in dataclasses.fields(Reduction)]
+    given = {x: one.options[x] for x in names if x in one.options}
+    with blame(f'{one.field}: '):
+      Reduction(**given).choose(target)
 
 
 def compare(

@@ -185,10 +185,22 @@ def read(
   return variants.resize_head(model, host.config.vocab_size), params
 
 
-def describe(path: str, **options: Any) -> checkpoints.Description:
-  """The draft model of a directory without its weights; see `load`."""
+def describe(
+  path: str, vocabulary: int = 0, quantized: bool = False, **options: Any
+) -> checkpoints.Description:
+  """The draft model of a directory without its weights; see `read`."""
   del options  # Any shape drafts with the whole model.
-  return checkpoints.describe(path)
+  whole = checkpoints.describe(path, quantized=quantized)
+  if not 0 < vocabulary <= whole.model.config.vocab_size:
+    return whole  # `Reduction` refuses other numbers.
+
+  def keep(params):
+    return variants.keep_tokens(whole.model, params, np.arange(vocabulary))[1]
+
+  return whole._replace(
+    model=variants.with_kept(whole.model, vocabulary),
+    shapes=lambda dtype, form: jax.eval_shape(keep, whole.shapes(dtype, form)),
+  )
 
 
 def of(

@@ -16,10 +16,17 @@ from specjax.models import linear, low_bits
 from specjax.types import LoadedDrafter, Target
 
 
-def describe(path: str = '', **options: Any) -> checkpoints.Description | None:
+def describe(
+  path: str = '', bits: int = 8, rounds: bool = False, **options: Any
+) -> checkpoints.Description | None:
   """A checkpoint without its weights; None where they are the target's own."""
-  del options  # Any shape drafts with the whole model.
-  return checkpoints.describe(path, quantized=True) if path else None
+  if not path:
+    return None
+  stored = lm.describe(path, quantized=True, **options)
+  few = {'weights': f'int{bits}', 'rounds': rounds}
+  return stored._replace(
+    shapes=lambda dtype, form: stored.shapes(dtype, form._replace(**few))
+  )
 
 
 def load(

@@ -225,6 +225,11 @@ def resize_head(model: Model, vocab: int) -> Model:
   return model._replace(head=head)
 
 
+def with_kept(model: Model, count: int) -> Model:
+  """Returns the model for parameters with logits of so many tokens."""
+  return _changed(model, False, kept=count, tied_embeddings=False)
+
+
 def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   """Returns the model with logits of some tokens; q is 0 at the others.
 
@@ -245,7 +250,7 @@ def keep_tokens(model: Model, params, kept: np.ndarray) -> tuple[Model, Any]:
   }
   if model.config.head_bias:
     params['unembedding_bias'] = params['unembedding_bias'][kept]
-  made = _changed(model, False, kept=len(kept), tied_embeddings=False)
+  made = with_kept(model, len(kept))
   if made.placement is not None:
     where = transformer.shardings(made.config, made.placement)
     params = jax.device_put(params, where)

@@ -97,7 +97,8 @@ class Report:
     try:
       return call(*args)
     except (UserError, CheckpointError) as error:
-      self.refused.append(str(error))
+      if str(error) not in self.refused:  # Of several drafts the same.
+        self.refused.append(str(error))
       return None
 
   def look(self, found: load.Survey) -> dict[str, dict]:

@@ -1,16 +1,20 @@
 """What is said of checkpoints before they are loaded."""
 
+import dataclasses
 import json
 import shutil
 
 import jax
 import pytest
 
+import specjax
 from configs import pair as config
 from specjax import checkpoints
-from specjax.bench import load
+from specjax.bench import load, memory
+from specjax.bench.config import Candidate
 from specjax.bench.memory import bytes_per_token
 from specjax.bench.plan import plan
+from specjax.drafters import lm, quantized
 from specjax.errors import UserError
 from specjax.programs import inspect
 from tests.support import tiny
@@ -58,6 +62,53 @@ def test_sizes_are_those_of_the_loaded_models(folder, capsys, monkeypatch):
   # Two layers against one, and the head of both.
   assert 0.5 < draft['c_predicted'] < 1
   assert found['prompts']['code']['prompts'] == 2
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'vocabulary': 64},
+    {'vocabulary': 64, 'bits': 4},
+    {'bits': 8, 'rounds': True},
+    {'dtype': 'bfloat16'},
+  ],
+)
+def test_a_draft_is_shown_as_it_is_loaded(options, folder, capsys):
+  x = experiment(folder)
+  kind = quantized if 'bits' in options else lm
+  load_name = f'specjax.drafters.{kind.__name__.split(".")[-1]}.load'
+  x.candidates = {'d': Candidate(load_name, 2, x.draft.path, options)}
+  x.drafters = ('d',)
+  inspect.main(x)
+  found = last_line(capsys)['models']['draft d']
+  target = specjax.load(str(folder / 'target'))
+  loaded = kind.load(target, x.draft.path, **options)
+  model, params = loaded.draft
+  assert found['bytes_per_device'] == memory.size_of(params)
+  assert found['bytes_per_step'] == bytes_per_token(model, params, 1)[0]
+  if 'bits' not in options:
+    leaves = jax.tree.leaves(params)
+    assert found['parameters'] == sum(x.size for x in leaves)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'vocabulary': 10**6}, 'draft: vocabulary must be from 1'),
+    ({'vocabulary': 9, 'frequencies': 'nowhere'}, 'draft: nowhere/tables'),
+  ],
+)
+def test_tokens_that_a_target_lacks_are_refused_before_weights(
+  options, message, folder, capsys, monkeypatch
+):
+  x = experiment(folder)
+  x.draft = dataclasses.replace(x.draft, **options)
+  refuse(x)
+  (reason,) = last_line(capsys)['refused']
+  assert reason.startswith(message)
+  monkeypatch.setattr(checkpoints, 'load', None)
+  with pytest.raises(UserError, match=message):
+    load.load_experiment(plan(x))
 
 
 def test_a_target_that_drafts_for_itself_is_warned_of(folder, capsys):
