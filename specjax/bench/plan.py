@@ -321,6 +321,8 @@ def _locate(field: str, path: str) -> str:
   """
   if not path or os.path.exists(path):
     return path
+  if path.startswith(own.PREFIX):
+    field = f'{field.removesuffix("path")}load'
   with blame(f'{field}: '):
     return str(checkpoints.locate(path))
 
@@ -401,12 +403,12 @@ def _choose_form(x: config.Experiment, target: str) -> WeightForm:
     f'weights is {x.weights}, but a mesh of devices holds floats: leave it out',
   )
   with blame('target.path: '):
-    directory = checkpoints.locate(target)
-    need(
-      x.weights in ('auto', parameters.FLOAT) or not own.read(target),
-      f'weights is {x.weights}, but a model of other code has floats: leave it '
-      'out',
-    )
+    directory, other = checkpoints.locate(target), own.read(target)
+  need(
+    x.weights in ('auto', parameters.FLOAT) or not other,
+    f'weights is {x.weights}, but a model of other code has floats: leave it '
+    'out',
+  )
   with blame():
     kernel = not mesh and layouts.has_kernel()
     return parameters.choose_form(x.weights, x.rounds, directory, kernel)

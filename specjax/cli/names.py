@@ -9,6 +9,7 @@ behind a colon.
 import dataclasses
 import difflib
 import importlib
+import inspect
 import pkgutil
 from typing import Any
 
@@ -54,12 +55,16 @@ class Names:
       return name
     return self.template.format(short) + colon + numbers
 
+  def brief(self, name: str) -> str:
+    """Returns a full name without what the template adds to a short one."""
+    before, after = self.template.split('{}')
+    return name.removeprefix(before).removesuffix(after)
+
   def remedy(self, name: str, *others: str) -> str:
     """Returns what may be named instead of `name`; `others` come first."""
-    before, after = self.template.split('{}')
     choices = [*others, *self.choices()]
     close = difflib.get_close_matches(
-      name.partition(':')[0].removeprefix(before).removesuffix(after), choices
+      self.brief(name.partition(':')[0]), choices
     )
     guess = f' (did you mean {close[0]!r}?)' if close else ''
     return (
@@ -115,24 +120,33 @@ def resolve_function(field: str, name: str, names: Names = LOAD) -> Any:
 def resolve_made(field: str, name: str, names: Names) -> Any:
   """Returns a named value, or makes it of the numbers behind a colon."""
   path, _, text = name.partition(':')
-  made, wrong = resolve(field, path, names), None
-  kind = _kind(resolve(field, names.short, names))
-  try:
-    if not isinstance(made, kind):
-      made = made(*(float(x) for x in text.split(',') if x))
-    elif text:
-      wrong = 'it takes no arguments'
-  except ValueError as error:
-    raise UserError(f'{field}: {name!r}: {error}') from error
-  except TypeError as error:
-    more = '' if text else ': give them behind a colon, as in name:0.5'
-    wrong = f'{error}{more}'
+  made, wrong = resolve(field, path, names), ''
+  kind, shown = _kind(resolve(field, names.short, names)), names.brief(name)
+  if isinstance(made, kind):
+    wrong = 'it takes no numbers' * bool(text)
+  elif callable(made):
+    try:
+      made = made(*_numbers(text))
+    except ValueError as error:
+      raise UserError(f'{field}: {shown!r}: {error}') from error
+    except TypeError:
+      taken = inspect.signature(made).parameters.values()
+      known = ', '.join(str(x).partition(':')[0] for x in taken)
+      wrong = f'it takes {known} behind a colon, as in name:0.5'
   if wrong or not isinstance(made, kind):
     raise UserError(
-      f'{field}: {name!r} is no {kind.__name__.lower()} '
+      f'{field}: {shown!r} is no {kind.__name__.lower()} '
       f'({wrong or type(made).__name__}); use one such as {names.short}'
     )
   return made
+
+
+def _numbers(text: str) -> list[float]:
+  """Returns the numbers between the commas of a text."""
+  try:
+    return [float(x) for x in text.split(',') if x]
+  except ValueError:
+    raise ValueError(f'{text} is no number') from None
 
 
 def complete_candidate(candidate: Candidate) -> Candidate:

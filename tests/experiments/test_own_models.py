@@ -84,18 +84,18 @@ def test_they_answer_for_a_checkpoint():
 @pytest.mark.parametrize(
   ('says', 'name'),
   [
-    ('fails: RuntimeError: no weights here', 'fails'),
-    ('there is no such function', 'nothing'),
-    ('is no function', 'VOCAB'),
-    ('must return what specjax.Target.of returns', 'weights'),
-    ('returns a model of specjax', 'ours'),
-    ('weights is int8', 'load'),
+    (r'target\.load.*fails: RuntimeError: no weights here', 'fails'),
+    (r'target\.load.*there is no such function', 'nothing'),
+    (r'target\.load.*is no function', 'VOCAB'),
+    (r'target\.load.*must return what specjax.Target.of returns', 'weights'),
+    (r'target\.load.*returns a model of specjax', 'ours'),
+    ('^weights is int8', 'load'),
   ],
 )
 def test_what_cannot_be_is_refused(says, name):
   weights = 'int8' if name == 'load' else 'auto'
   x = experiment(target=Checkpoint(load=f'{MODULE}.{name}'), weights=weights)
-  with pytest.raises(UserError, match=rf'target\.(path|load).*{says}'):
+  with pytest.raises(UserError, match=says):
     plan(x)
 
 

@@ -78,7 +78,10 @@ _FIELDS = r"""run tiny.py:
   draft.policy=heuristic => draft.policy is heuristic, but there is no draft
   draft.vocabulary=9 => give draft.path, or leave draft.vocabulary out
   candidates.draft.options.policy=confidence:2 => threshold must be in
-  candidates.draft.options.policy=expected:1,1,1,1 => takes from 0 to 3
+  candidates.draft.options.policy=expected:1,1,1,1 => takes cost, scoring, fade
+  candidates.draft.options.policy=entropy:abc => 'entropy:abc': abc is no number
+  candidates.draft.options.policy=adaedl:x,1 => 'adaedl:x,1': x,1 is no number
+  candidates.draft.options.policy=learned:1,2 => takes constant, by_confidence
   drafters=early_exit => exit after layer
   drafters=lm => lm:DIRECTORY
   drafters=mtp => has no next-token layer
