@@ -23,10 +23,12 @@ def describe(
   if not path:
     return None
   stored = lm.describe(path, quantized=True, **options)
-  few = {'weights': f'int{bits}', 'rounds': rounds}
-  return stored._replace(
-    shapes=lambda dtype, form: stored.shapes(dtype, form._replace(**few))
-  )
+
+  def shapes(dtype, form):
+    form = form._replace(weights=f'int{bits}', rounds=rounds)
+    return stored.shapes(dtype, form)
+
+  return stored._replace(shapes=shapes)
 
 
 def load(
