@@ -228,7 +228,7 @@ def _lag(row: dict, lag: int) -> str:
   if lag >= len(correlations):
     return '-'
   value, *ends = correlations[lag]
-  return with_interval(value, intervals.trusted(row, ends))
+  return with_interval(value, ends)
 
 
 def along_the_text(rows: list[dict]) -> list[Table]:
