@@ -18,9 +18,9 @@ from experiments.papers.claims import (
   Claim,
   Finding,
   cell_of,
+  equation_one,
   finding,
   matched,
-  over_equation_one,
   rise,
 )
 from specjax.reports import paired
@@ -196,14 +196,6 @@ def _share_falls(rows: Rows) -> Iterator[Finding]:
     yield finding(place, 'gamma 2 to 8', fall, both[0])
 
 
-def _equation_one(rows: Rows) -> Iterator[Finding]:
-  for row in pick(lengths(rows), drafter=MODELS, gamma=GAMMA):
-    if 'unit_overlap' not in row:
-      continue
-    place = place_of(row, 'drafter')
-    yield finding(place, '', over_equation_one(row), row, within=MARGIN)
-
-
 def _of_a_step(cost: dict) -> metrics.Draws:
   """A speculative step in plain steps, turn by turn."""
   times = cost['seconds_per_step']
@@ -288,7 +280,9 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'half_is_enough': _half_is_enough,
   'small_is_faster': _faster(('sibling', 4), ('smollm2', 4)),
   'few_bits_are_faster': _faster(('sibling', 4), ('sibling-int4', 4)),
-  'equation_one': _equation_one,
+  'equation_one': lambda rows: equation_one(
+    pick(lengths(rows), drafter=MODELS, gamma=GAMMA)
+  ),
   'share_falls': _share_falls,
   'too_long': _faster(('sibling', 8), ('sibling', 4)),
   'gain_falls': _gain_falls,
