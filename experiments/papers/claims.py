@@ -518,8 +518,15 @@ class Claim:
     return findings
 
 
-_FILE = pathlib.Path(__file__).with_name('claims.json')
-CLAIMS = {
-  name: Claim(name, **fields | {'look': _OWN.get(name, Claim.look)})
-  for name, fields in json.loads(_FILE.read_text()).items()
-}
+def read_claims(
+  file: str, looks: dict[str, Look], **fields: Any
+) -> dict[str, Claim]:
+  """Reads the claims of a file; some have functions or `fields` besides."""
+  claims = json.loads(pathlib.Path(__file__).with_name(file).read_text())
+  return {
+    name: Claim(name, look=looks.get(name, Claim.look), **said, **fields)
+    for name, said in claims.items()
+  }
+
+
+CLAIMS = read_claims('claims.json', _OWN)

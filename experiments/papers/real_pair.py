@@ -8,19 +8,17 @@ real_pair.json has the sentences, as claims.json has those of papers.
 """
 
 import itertools
-import json
-import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
 from experiments.papers.claims import (
   MARGIN,
   PLACE,
-  Claim,
   Finding,
   cell_of,
   equation_one,
   finding,
   matched,
+  read_claims,
   rise,
 )
 from specjax.reports import paired
@@ -289,12 +287,4 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'schema': _schema,
   'as_predicted': _as_predicted,
 }
-_FILE = pathlib.Path(__file__).with_suffix('.json')
-CLAIMS = tuple(
-  Claim(
-    name,
-    **fields | {'look': _LOOKS.get(name, Claim.look)},
-    prepare=_prepare,
-  )
-  for name, fields in json.loads(_FILE.read_text()).items()
-)
+CLAIMS = tuple(read_claims('real_pair.json', _LOOKS, prepare=_prepare).values())
