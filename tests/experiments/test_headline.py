@@ -336,4 +336,5 @@ def test_a_number_without_an_interval_stands_alone(changes, tau, speedup):
   if not changes:
     assert intervals.meets(row, 'speedup', 1.55, 2)
     assert not intervals.meets(row, 'speedup', 1.65, 2)
-    assert not intervals.meets(row | {'speedup_ci': None}, 'speedup', 1.55, 2)
+    row['speedup_ci'] = [None, None]
+    assert not intervals.meets(row, 'speedup', 1.55, 2)
