@@ -551,8 +551,6 @@ def _text(rows: list[dict], shown: list[Group]) -> str:
 
 def brief(rows: list[dict]) -> str:
   """Returns what a run prints: the verdict and the first tables, if few."""
-  if not rows:
-    return 'No rows.\n'
   made = groups(rows)
   shown = [one for one in made if not one.folded and one.size <= _MANY]
   rest = '; '.join(one.name for one in made if one not in shown)
@@ -614,8 +612,6 @@ def _exchanged(rows: list[dict]) -> str:
 
 def summary(rows: list[dict]) -> str:
   """Returns the verdict, all tables, and how numbers are counted."""
-  if not rows:
-    return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
   parts = [_text(rows, groups(rows)), _COUNTING, older * _BY_OUTCOME]
   return ''.join([*parts, pairing(rows), _exchanged(rows)])
