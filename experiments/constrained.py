@@ -347,11 +347,11 @@ def _draft(row: dict) -> str:
 def _by_drafter(rows: list[dict]) -> Iterator[list[str]]:
   """Numbers without a constraint, and from the least to the most with one."""
   models = [r for r in rows if r.get('draft')]
-  for place in group(models, 'drafter', 'temperature'):
-    mine = pick(models, drafter=place[0], temperature=place[1])
+  places = group(models, 'drafter', 'temperature')
+  for (drafter, temperature), mine in places.items():
     free = pick(mine, language=NONE)
     bound = [r for r in mine if r['language'] != NONE]
-    line = [place[0], f'{place[1]:g}']
+    line = [drafter, f'{temperature:g}']
     for name in ('alpha', 'speedup'):
       for some in (free, pick(bound, masked=True), pick(bound, masked=False)):
         line.append(span(r[name] for r in some) if some else '-')

@@ -71,6 +71,7 @@ from specjax.cli.names import Names, resolve_function
 from specjax.drafters import plain
 from specjax.errors import need
 from specjax.loop import generate
+from specjax.loop.scoring import decide, emitted
 from specjax.models import cache as caches
 from specjax.models import cache_attention, layouts, linear, low_bits
 from specjax.models.transformer import Model
@@ -79,7 +80,7 @@ from specjax.reports.markdown import Table, blocks, counted, with_interval
 from specjax.stats import theory
 from specjax.stats.row import group, pick
 from specjax.training.train_pair import model_of
-from specjax.types import Draft, Params, Spec
+from specjax.types import Context, Draft, Params, Spec
 
 _SWEEPS = Names('experiments.step_costs.{}', 'batch')
 
@@ -591,19 +592,16 @@ def _judging(stages: dict, gamma: int, vocab: int, seed: int):
   )
 
   @jax.jit
-  def judge(key, logits, draft, values, history):
-    tokens_above = functools.partial(trees.above, depth=gamma)
-    above = jax.vmap(tokens_above)(draft.parents, draft.tokens)
-    scores = sampling.distributions(logits, values, history, above)
-    rule = functools.partial(verify.judge, rule=verify.token, depth=gamma)
-    verdict = jax.vmap(rule)(key, draft, scores)
-    count = verdict.num_accepted + 1
-    emitted = jnp.broadcast_to(verdict.next_token[:, None], (1, gamma + 1))
-    history = sampling.remember(history, values, emitted, count)
+  def judge(key, logits, ctx, draft):
+    scores, verdict = decide(
+      key, logits, ctx, draft, rule=verify.token, depth=gamma
+    )
+    new, count = emitted(draft, verdict), verdict.num_accepted + 1
+    history = sampling.remember(ctx.history, ctx.sampling, new, count)
     return verdict, jax.vmap(verify.overlap)(draft, scores), history
 
-  keys = generate.row_keys(seed, range(1))
-  arguments = keys, logits, draft, values, history
+  ctx = Context(text, jnp.full(1, 128), (), values, history)
+  arguments = generate.row_keys(seed, range(1)), logits, ctx, draft
   jax.block_until_ready(judge(*arguments))
 
   def run() -> Timed:

@@ -51,6 +51,12 @@ _PART = re.compile(r'(<!-- (\w+): (.+?) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
 _HEADING = re.compile(r'^(#+) (.*)$', re.MULTILINE)
 
 
+def _is_interval(value: list | None) -> bool:
+  """Returns whether a value is one interval, and not one for each length."""
+  ends = value or (None, None)
+  return len(ends) == 2 and not any(isinstance(end, list) for end in ends)
+
+
 def _cells(row: dict, before: str = '') -> dict[str, Any]:
   """Flattens a row: an object gives its fields, an interval its ends.
 
@@ -60,7 +66,7 @@ def _cells(row: dict, before: str = '') -> dict[str, Any]:
   for name, value in row.items():
     if isinstance(value, dict):
       cells |= _cells(value, f'{before}{name}.')
-    elif name.endswith('_ci'):
+    elif name.endswith('_ci') and _is_interval(value):
       low, high = value or (None, None)
       cells |= {f'{before}{name}_low': low, f'{before}{name}_high': high}
     else:

@@ -423,9 +423,10 @@ def over_equation_one(row: dict) -> metrics.Estimate:
   return metrics.estimate(deviation, *columns, positive=True).scaled(1, -1)
 
 
-def _equation_one(rows: Rows) -> Iterator[Finding]:
-  for row in rows.get('embedded/drafters', []):
-    if row['drafter'] in (*_TRAINED, 'bigram') and row['unit_overlap']:
+def equation_one(rows: list[dict]) -> Iterator[Finding]:
+  """Looks whether tau is that of Equation 1, in rows that hold their sums."""
+  for row in rows:
+    if row.get('unit_overlap'):
       place = {k: row[k] for k in (*PLACE, 'drafter')}
       yield finding(place, '', over_equation_one(row), row, within=MARGIN)
 
@@ -457,7 +458,9 @@ _OWN: dict[str, Look] = {
   'flatter': _flatter,
   'drops_once': _drops_once,
   'product_of_heads': _product_of_heads,
-  'equation_one': _equation_one,
+  'equation_one': lambda rows: equation_one(
+    pick(rows.get('embedded/drafters', []), drafter=(*_TRAINED, 'bigram'))
+  ),
   'share_of_a_step': _share_of_a_step,
 }
 _STATISTICS = {
@@ -515,8 +518,15 @@ class Claim:
     return findings
 
 
-_FILE = pathlib.Path(__file__).with_name('claims.json')
-CLAIMS = {
-  name: Claim(name, **fields | {'look': _OWN.get(name, Claim.look)})
-  for name, fields in json.loads(_FILE.read_text()).items()
-}
+def read_claims(
+  file: str, looks: dict[str, Look], **fields: Any
+) -> dict[str, Claim]:
+  """Reads the claims of a file; some have functions or `fields` besides."""
+  claims = json.loads(pathlib.Path(__file__).with_name(file).read_text())
+  return {
+    name: Claim(name, look=looks.get(name, Claim.look), **said, **fields)
+    for name, said in claims.items()
+  }
+
+
+CLAIMS = read_claims('claims.json', _OWN)

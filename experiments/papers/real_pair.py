@@ -8,19 +8,17 @@ real_pair.json has the sentences, as claims.json has those of papers.
 """
 
 import itertools
-import json
-import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
 from experiments.papers.claims import (
   MARGIN,
   PLACE,
-  Claim,
   Finding,
   cell_of,
+  equation_one,
   finding,
   matched,
-  over_equation_one,
+  read_claims,
   rise,
 )
 from specjax.reports import paired
@@ -196,14 +194,6 @@ def _share_falls(rows: Rows) -> Iterator[Finding]:
     yield finding(place, 'gamma 2 to 8', fall, both[0])
 
 
-def _equation_one(rows: Rows) -> Iterator[Finding]:
-  for row in pick(lengths(rows), drafter=MODELS, gamma=GAMMA):
-    if 'unit_overlap' not in row:
-      continue
-    place = place_of(row, 'drafter')
-    yield finding(place, '', over_equation_one(row), row, within=MARGIN)
-
-
 def _of_a_step(cost: dict) -> metrics.Draws:
   """A speculative step in plain steps, turn by turn."""
   times = cost['seconds_per_step']
@@ -288,19 +278,13 @@ _LOOKS: dict[str, Callable[[Rows], Iterable[Finding]]] = {
   'half_is_enough': _half_is_enough,
   'small_is_faster': _faster(('sibling', 4), ('smollm2', 4)),
   'few_bits_are_faster': _faster(('sibling', 4), ('sibling-int4', 4)),
-  'equation_one': _equation_one,
+  'equation_one': lambda rows: equation_one(
+    pick(lengths(rows), drafter=MODELS, gamma=GAMMA)
+  ),
   'share_falls': _share_falls,
   'too_long': _faster(('sibling', 8), ('sibling', 4)),
   'gain_falls': _gain_falls,
   'schema': _schema,
   'as_predicted': _as_predicted,
 }
-_FILE = pathlib.Path(__file__).with_suffix('.json')
-CLAIMS = tuple(
-  Claim(
-    name,
-    **fields | {'look': _LOOKS.get(name, Claim.look)},
-    prepare=_prepare,
-  )
-  for name, fields in json.loads(_FILE.read_text()).items()
-)
+CLAIMS = tuple(read_claims('real_pair.json', _LOOKS, prepare=_prepare).values())

@@ -14,8 +14,8 @@ from specjax.bench.methods import Loaded
 from specjax.bench.plan import Plan, plan
 from specjax.cli.fields import Count, check_fields
 from specjax.errors import need
-from specjax.reports import conditions
-from specjax.reports.markdown import Columns, paragraph, with_interval
+from specjax.reports import conditions, intervals
+from specjax.reports.markdown import Columns, paragraph
 
 
 @dataclasses.dataclass
@@ -145,11 +145,9 @@ def shown(name: str, form: str = '.2f') -> Callable[[dict], str]:
   """
 
   def show(row: dict) -> str:
-    value, ends = row.get(name), row.get(f'{name}_ci')
     if not form:
-      return str(value or '-')
-    known = None if not ends or None in ends else ends
-    return with_interval(value, known, form)
+      return str(row.get(name) or '-')
+    return intervals.shown(row, name, form)
 
   return show
 

@@ -289,7 +289,7 @@ def plain(row: dict) -> dict:
     if name.startswith('baseline_')
   }
   own = {'drafter': 'plain', 'gamma': 0, 'tau': 1.0, 'v': 1.0, 'speedup': 1.0}
-  return {name: row[name] for name in ('batch', 'prompts')} | own | was
+  return {'batch': row['batch']} | own | was
 
 
 def tables(rows: list[dict]) -> list[Table]:

@@ -13,7 +13,6 @@ _LAYOUTS = {
   'native': 'the C kernel',
   'uniform': 'uniform passes',
   'blocked': 'blocked weights',
-  'cores': 'weights split over the cores',
 }
 _VERSIONS = (('jax', 'jax'), ('python', 'Python'))
 

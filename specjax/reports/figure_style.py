@@ -62,8 +62,6 @@ def in_style(make):
 
 def few(rows: list[dict]) -> list[dict]:
   """Returns rows of no more drafters than have colours of their own."""
-  if any('drafter' not in row for row in rows):
-    return rows
   names = distinct(rows, 'drafter')
   if len(names) <= _MOST:
     return rows

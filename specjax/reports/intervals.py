@@ -4,36 +4,20 @@ import typing
 from collections.abc import Callable
 
 from specjax.reports.markdown import Columns, number, with_interval
-from specjax.stats import metrics
-from specjax.stats.row import BATCHES, PREDICTED, RUN, Fields
+from specjax.stats.row import PREDICTED, RUN, Fields
 
 FIELDS: Fields = {**PREDICTED, **RUN}
 
 
-def units(row: dict, name: str = '') -> int:
-  """Returns how many units the interval of a field was made from."""
-  timed = name in FIELDS and FIELDS[name].over == BATCHES
-  return row['prompts'] // (row.get('batch', 1) if timed else 1)
-
-
-def trusted(row: dict, ends: list | None, name: str = '') -> list[float] | None:
-  """Returns ends that a row stores; None if its units are too few.
-
-  Rows of older programs store an interval of few units, too.
-  """
-  if not ends or None in ends or not metrics.enough(units(row, name)):
-    return None
-  return ends
-
-
 def stored(row: dict, name: str) -> list[float] | None:
   """Returns the interval of a field of a row, or None."""
-  return trusted(row, row.get(f'{name}_ci'), name)
+  ends = row.get(f'{name}_ci')
+  return None if not ends or None in ends else ends
 
 
 def shown(row: dict, name: str, form: str = '.2f', scale: float = 1.0) -> str:
   """Returns a field of a row with its interval; '-' if it has no value."""
-  return with_interval(row.get(name), stored(row, name), form, scale=scale)
+  return with_interval(row.get(name), row.get(f'{name}_ci'), form, scale=scale)
 
 
 def meets(row: dict, name: str, low: float, high: float) -> bool:

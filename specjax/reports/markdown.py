@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from specjax.stats.estimates import Estimate
 
@@ -59,7 +59,7 @@ def counted(count: int, noun: str) -> str:
 
 def with_interval(
   value: float | None,
-  interval: Iterable[float] | None,
+  interval: Sequence[float | None] | None,
   form: str = '.2f',
   unit: str = '',
   scale: float = 1.0,
@@ -68,7 +68,7 @@ def with_interval(
 
   Args:
     value: '-' where there is none, or it is not finite.
-    interval: its ends.
+    interval: its ends; None, or ends that are None, where there is none.
     form: of the number and of both ends, such as '+.3f'.
     unit: behind the number.
     scale: what everything is multiplied with.
@@ -76,9 +76,10 @@ def with_interval(
   if value is None or not math.isfinite(value):
     return '-'
   text = f'{scale * value:{form}}{unit}'
-  if interval is None:
+  ends = [scale * end for end in interval or () if end is not None]
+  if len(ends) < 2:
     return text
-  low, high = (scale * end for end in interval)
+  low, high = ends
   return f'{text} [{low:{form}}, {high:{form}}]'
 
 

@@ -8,9 +8,10 @@ import dataclasses
 import functools
 import io
 import pathlib
-from typing import TYPE_CHECKING
 
 import jinja2
+import matplotlib
+from matplotlib.figure import Figure
 
 from specjax.errors import UserError
 from specjax.reports import batches, step_picture
@@ -18,9 +19,6 @@ from specjax.reports import run as run_report
 from specjax.reports.markdown import span
 from specjax.stats.folders import Folder, check_sample
 from specjax.stats.row import RUN, by_place, fault
-
-if TYPE_CHECKING:
-  from matplotlib.figure import Figure
 
 FILE = 'report.html'
 # A page shows these fields, too.
@@ -48,11 +46,9 @@ def check(rows: list[dict]) -> None:
   """Refuses what are no rows of `specjax run`.
 
   Raises:
-    UserError: there are none, or one lacks a field that is shown, or has a
-      value of another type in it.
+    UserError: one lacks a field that is shown, or has a value of another type
+      in it.
   """
-  if not rows:
-    raise UserError('rows: there are none, so there is nothing to report')
   for number, row in enumerate(rows, 1):
     if problem := fault(row, FIELDS):
       raise UserError(
@@ -61,10 +57,8 @@ def check(rows: list[dict]) -> None:
       )
 
 
-def picture(figure: 'Figure') -> str:
+def picture(figure: Figure) -> str:
   """Returns a figure as data for a page: the same figure, the same bytes."""
-  import matplotlib  # It takes a second, and a page of texts has no figures.
-
   file = io.BytesIO()
   with matplotlib.rc_context({'svg.hashsalt': 'report'}):
     figure.savefig(

@@ -22,8 +22,7 @@ from specjax.reports.markdown import (
 from specjax.reports.verdicts import LOSES, UNDECIDED, UNKNOWN, WINS
 from specjax.stats import sanity_checks
 from specjax.stats.readings import CONFIGURED
-from specjax.stats.row import by_place, pick
-from specjax.stats.row import group as grouped
+from specjax.stats.row import by_place, group, pick
 
 MORE = (
   '`specjax explain` with the same flags, but one `batch` and other `results`, '
@@ -228,7 +227,7 @@ def _lag(row: dict, lag: int) -> str:
   if lag >= len(correlations):
     return '-'
   value, *ends = correlations[lag]
-  return with_interval(value, intervals.trusted(row, ends))
+  return with_interval(value, ends)
 
 
 def along_the_text(rows: list[dict]) -> list[Table]:
@@ -447,7 +446,7 @@ def _unjudged(rows: list[dict], shown: list[dict]) -> str:
   own, left = ([r for r in x if r['drafter'] == name] for x in (rows, shown))
   faulty = len(own) - len(verdicts.sound(own))
   most = len(by_place([r for r in own if r['lossless']]))
-  methods = grouped(left, 'verifier', 'gamma').values()
+  methods = group(left, 'verifier', 'gamma').values()
   if not faulty or any(len(by_place(one)) == most for one in methods):
     return ''
   return (
@@ -543,16 +542,14 @@ def headline(rows: list[dict]) -> str:
 
 def _text(rows: list[dict], shown: list[Group]) -> str:
   parts = [headline(rows)]
-  for group in shown:
-    parts.append(f'## {group.name}\n')
-    parts += [one.markdown() for one in group.tables]
+  for some in shown:
+    parts.append(f'## {some.name}\n')
+    parts += [one.markdown() for one in some.tables]
   return '\n'.join(parts)
 
 
 def brief(rows: list[dict]) -> str:
   """Returns what a run prints: the verdict and the first tables, if few."""
-  if not rows:
-    return 'No rows.\n'
   made = groups(rows)
   shown = [one for one in made if not one.folded and one.size <= _MANY]
   rest = '; '.join(one.name for one in made if one not in shown)
@@ -614,8 +611,6 @@ def _exchanged(rows: list[dict]) -> str:
 
 def summary(rows: list[dict]) -> str:
   """Returns the verdict, all tables, and how numbers are counted."""
-  if not rows:
-    return 'No rows.\n'
   older = not all('impossible' in row for row in rows)
   parts = [_text(rows, groups(rows)), _COUNTING, older * _BY_OUTCOME]
   return ''.join([*parts, pairing(rows), _exchanged(rows)])

@@ -123,9 +123,6 @@ def pooled(rows: list[dict]) -> dict:
   first = rows[0]
   weights = [r.get('target_calls') or 1 for r in rows]
   row = first | {'domain': 'all', 'temperature': None}
-  row['prompts'] = sum(
-    same[0]['prompts'] for same in group(rows, 'domain').values()
-  )
   for name in ('c', 'v', 'tau', 'alpha', 'speedup'):
     values = [r.get(name) for r in rows]
     known = None not in values

@@ -130,7 +130,7 @@ def test_what_pays_follows_from_the_intervals(speeds, up_to, paying):
   text = batches.verdict(own, '')
   assert ('does not pay' in text) == (max(speeds) < 0.9)
   assert f'plain decoding: {speeds[0]:.2f} [' in text
-  few = batches.pooled([r | {'prompts': 4} for r in rows])
+  few = batches.pooled([r | {'speedup_ci': None} for r in rows])
   assert 'no interval, and so no verdict' in batches.verdict(few, '')
   assert '[' not in batches.verdict(few, '')
 
@@ -146,7 +146,6 @@ def test_the_headline_is_on_batches_where_there_are_several():
   for row in found.pooled:
     low, high = row['speedup_ci']
     assert low < SPEEDS[row['gamma']][row['batch']] < high
-    assert row['prompts'] == 80
   assert [row['batch'] for row in found.pooled] == [1, 2, 4, 8]
   assert len(found.places.lines) == 4
   assert found.slow
@@ -159,6 +158,7 @@ def test_the_headline_is_on_batches_where_there_are_several():
 def test_many_small_categories_have_one_number_with_its_interval():
   rows = [
     measured(row(1, 2, 1.3, domain=f'category {i}', prompts=2, temperature=t))
+    | {'speedup_ci': None}
     for i in range(13)
     for t in (0.0, 1.0)
   ]
@@ -215,7 +215,7 @@ def test_the_last_line_says_what_pays_where(tmp_path):
     'speedup_ci': [0.78, 0.98],
   }  # fmt: skip
   assert line['best']['batch'] == 1
-  few = batches.last_line([r | {'prompts': 4} for r in run()])
+  few = batches.last_line([r | {'speedup_ci': None} for r in run()])
   assert [one['best'] for one in few] == [[]]
   assert [one['batch'] for one in line['pooled']] == [1, 2, 4, 8]
   single = results.Folder(tmp_path / 'b', {})

@@ -61,7 +61,7 @@ def test_which_drafter_when():
     'draft 2.50',  # 3 tokens for 1 + 2 * 0.1 plain steps.
   ]
   assert structured[2:5] == ['ngram 1.70', 'ngram 0', 'ngram 1.70']
-  few = [row | {'prompts': 3} for row in rows]
+  few = [row | {'speedup_ci': None, 'tau_ci': None} for row in rows]
   assert {*drafters.choices(few)[0].lines[0][2:]} == {'no interval', '-'}
   alone = [row for row in rows if row['drafter'] == 'ngram']
   assert drafters.choices(alone) == []

@@ -1,10 +1,12 @@
 """The verdict on a run, from rows whose numbers can be checked by hand."""
 
+import numpy as np
 import pytest
 
 from specjax.cli import command
 from specjax.reports import intervals, page, plots, verdicts
 from specjax.reports import run as run_report
+from specjax.stats import metrics
 from tests.support import rows as made
 
 
@@ -54,11 +56,11 @@ def test_the_best_of_a_place_with_its_interval():
 
 
 def test_a_place_without_an_interval_names_no_best():
-  rows = [cell(9.0, prompts=2), cell(1.3, domain='prose')]
+  rows = [cell(9.0, speedup_ci=None), cell(1.3, domain='prose')]
   (table,) = run_report.by_domain(rows)
   assert [line['domain'] for line in made.by_name(table)] == ['prose']
   assert 'has too few prompts for an interval in 1' in table.note
-  assert run_report.by_domain([cell(prompts=2), cell(prompts=2)]) == []
+  assert run_report.by_domain([cell(speedup_ci=None)] * 2) == []
   assert run_report.best(rows[:1]) is None
 
 
@@ -106,15 +108,19 @@ def test_places_are_pooled_over_their_prompts():
   assert found['speedup'] == pytest.approx(16 / 12)
   low, high = found['speedup_ci']
   assert 1 < low < 16 / 12 < high < 1.8
-  assert (found['prompts'], found['c'], found['tau']) == (16, 0.2, 2.0)
+  assert (found['c'], found['tau']) == (0.2, 2.0)
   (line,) = said(*rows)
   assert line['speed-up'].startswith('1.33 [')
   verdict = run_report.headline_of(rows).verdict
   assert 'over 2 domains.' in verdict
   # A prompt at two temperatures is one unit.
-  warm = verdicts.pooled([units(0.5), units(1.0, temperature=1.0)])
-  assert warm['prompts'] == 8
+  both = [units(0.5), units(1.0, temperature=1.0)]
+  seconds = np.sum([row['unit_seconds'] for row in both], 0)
+  tokens = np.sum([row['unit_tokens'] for row in both], 0)
+  known = metrics.speedup([2.0] * 8, [16] * 8, seconds, tokens)
+  warm = verdicts.pooled(both)
   assert warm['speedup'] == pytest.approx(16 / 12)
+  assert warm['speedup_ci'] == pytest.approx(known.interval)
   untimed = [row | {'unit_seconds': None} for row in rows]
   assert verdicts.pooled(untimed)['speedup_ci'] is None
   rare = cell(1.0, unit_tokens=[8] * 8, unit_target_calls=[8] * 7 + [5])
@@ -162,9 +168,7 @@ def test_a_sure_win_comes_before_a_larger_number_that_is_none():
     (cell(0.95), 'undecided'),
     (cell(0.8), 'loses'),
     (cell(1.2), 'wins'),
-    (cell(3.0, prompts=4), 'unknown'),
     (cell(3.0, speedup_ci=None), 'unknown'),
-    (cell(3.0, batch=4), 'unknown'),  # Two batches were timed.
   ],
 )
 def test_an_interval_decides(row, state):
@@ -321,20 +325,16 @@ def test_a_drafter_looks_alike_in_every_figure():
   ('changes', 'tau', 'speedup'),
   [
     ({}, '2.00 [1.90, 2.10]', '1.50 [1.40, 1.60]'),
-    # Speeds have batches for units: 16 prompts are four of them.
-    ({'prompts': 16, 'batch': 4}, '2.00 [1.90, 2.10]', '1.50'),
-    ({'prompts': 4}, '2.00', '1.50'),
     ({'tau_ci': None, 'speedup_ci': [None, None]}, '2.00', '1.50'),
     ({'tau': None, 'speedup': None}, '-', '-'),
   ],
 )
-def test_a_number_stands_alone_where_its_units_are_too_few(
-  changes, tau, speedup
-):
+def test_a_number_without_an_interval_stands_alone(changes, tau, speedup):
   row = made.row(speedup=1.5, speedup_ci=[1.4, 1.6]) | changes
   assert intervals.shown(row, 'tau') == tau
   assert intervals.shown(row, 'speedup') == speedup
   if not changes:
     assert intervals.meets(row, 'speedup', 1.55, 2)
     assert not intervals.meets(row, 'speedup', 1.65, 2)
-    assert not intervals.meets(row | {'prompts': 2}, 'speedup', 1.55, 2)
+    row['speedup_ci'] = [None, None]
+    assert not intervals.meets(row, 'speedup', 1.55, 2)

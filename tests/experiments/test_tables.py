@@ -19,9 +19,11 @@ def test_every_value_of_a_row_is_in_the_csv():
   rows = [
     made.row(drafter='a, "b"', unit_tokens=[1, 2]),
     made.row(alpha=0.25, alpha_ci=None, added={'c': {'d': 7}}, missing=None),
+    {'tau_ci': [[1.0, 1.1], [1.2, 1.3]]},  # Of each draft length.
+    {'tau_ci': [None, None, None]},
   ]
   text = tables.as_csv(rows)
-  first, second = csv.DictReader(io.StringIO(text))
+  first, second, *others = csv.DictReader(io.StringIO(text))
   assert (first['drafter'], first['prompts']) == ('a, "b"', '8')
   assert (first['tau_ci_low'], first['tau_ci_high']) == ('1.9', '2.1')
   assert json.loads(first['unit_tokens']) == [1, 2]
@@ -29,6 +31,8 @@ def test_every_value_of_a_row_is_in_the_csv():
   assert (second['alpha'], second['alpha_ci_low']) == ('0.25', '')
   assert (first['added.c.d'], second['added.c.d']) == ('', '7')
   assert second['missing'] == ''
+  pairs, nothing = (json.loads(one['tau_ci']) for one in others)
+  assert (pairs, nothing) == ([[1.0, 1.1], [1.2, 1.3]], [None] * 3)
 
 
 def test_latex_prints_every_character():
