@@ -16,7 +16,6 @@ from specjax.stats import folders
 
 def main(path: str) -> None:
   folder = folders.existing_run(path)
-  page.check(folder.rows)
   page.write(folder, folders.read_samples(folder))
   print(json.dumps({'report': str(folder.path / page.FILE)}))
 

@@ -61,11 +61,15 @@ def in_style(make):
 
 
 def few(rows: list[dict]) -> list[dict]:
-  """Returns rows of no more drafters than have colours of their own."""
+  """Returns rows of no more drafters than have colours of their own.
+
+  Those that lead, where rows are of a run; else the first ones.
+  """
   names = distinct(rows, 'drafter')
   if len(names) <= _MOST:
     return rows
-  one = [r for r in rows if r['batch'] == rows[0]['batch']]
+  judged = [r for r in rows if 'lossless' in r]
+  one = [r for r in judged if r['batch'] == judged[0]['batch']]
   exact = verdicts.timed(one) or [r for r in one if r['lossless']]
   leading = [r['drafter'] for r in verdicts.of_drafters(exact)] if exact else []
   kept = list(dict.fromkeys([*leading, *names]))[:_MOST]

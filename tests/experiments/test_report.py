@@ -15,7 +15,7 @@ from specjax.bench import results
 from specjax.errors import UserError
 from specjax.programs import report
 from specjax.reports import page as report_page
-from specjax.reports import plots, step_picture
+from specjax.reports import figure_style, plots, step_picture
 from specjax.reports import run as run_report
 from specjax.stats.folders import SAMPLES
 from tests.support import browser
@@ -196,6 +196,8 @@ def test_a_figure_has_ten_drafters_of_ten_colours():
   figure = plots.speedup_against_gamma(rows)
   assert len(figure.legends[0].get_texts()) == 10
   assert '10 of 12 drafters' in figure.legends[0].get_title().get_text()
+  others = [{'drafter': one['drafter']} for one in rows]  # Of another program.
+  assert figure_style.few(others) == others[:10]
 
 
 def test_tokens_are_marked_and_what_was_rejected_can_be_reached():
