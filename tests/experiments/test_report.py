@@ -14,8 +14,8 @@ from specjax import reports
 from specjax.bench import results
 from specjax.errors import UserError
 from specjax.programs import report
-from specjax.reports import page as report_page
 from specjax.reports import figure_style, plots, step_picture
+from specjax.reports import page as report_page
 from specjax.reports import run as run_report
 from specjax.stats.folders import SAMPLES
 from tests.support import browser
