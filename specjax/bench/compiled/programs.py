@@ -27,7 +27,7 @@ from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import devices as layout
-from specjax.models import linear, sharding, transformer, uniform, variants
+from specjax.models import linear, transformer, uniform, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import DeviceForm
 from specjax.models.sharding import Placement
@@ -147,14 +147,12 @@ class Shapes:
 
     def size(config: TransformerConfig, place: Placement) -> int:
       model = transformer.build(config)
-      shapes = self.weights(model)
       cache = memory.of_cache(
         model, place, asked.batch, asked.slots, 0, asked.dtype
       )
-      if asked.weights != 'floats':
-        return cache + memory.size_of(shapes)
-      where = transformer.shardings(config, place)
-      return cache + sharding.bytes_per_device(shapes, where)
+      if asked.weights == 'floats':
+        return cache + memory.of_parameters(config, place, asked.dtype)
+      return cache + memory.size_of(self.weights(model))
 
     return tuple(
       deepened(config, functools.partial(size, place=place))
