@@ -635,6 +635,11 @@ def installed(monkeypatch):
       ('exact ', 'mesh', 'leave it out'),
     ),
     ({'device': 'v5e'}, ('device: ', 'weights=int8', 'v5e:2x2 mesh.model=2')),
+    # On a mesh weights are floats, and split.
+    (
+      {'device': 'v5e', 'weights': 'int8', 'batch': 36},
+      ('device: ', 'v5e:2x2 mesh.model=4'),
+    ),
     ({'target': Sizes('70b'), 'batch': 4096}, ('device: ', 'smaller models')),
     # A mesh that key-value heads do not divide holds more than a smaller one.
     (
@@ -723,7 +728,7 @@ def test_a_config_is_enough(tmp_path, installed):
     if file.name != 'config.json':
       file.unlink()
   pair = (Sizes(str(tmp_path / name)) for name in ('target', 'draft'))
-  made = estimate.plan(Compiled('v6e', *pair, used=100, slots=128))
+  made = estimate.plan(Compiled('v6e', *pair, used=100, slots=120))
   assert made.target.num_layers == 2
   assert made.asked.slots == 128
 
