@@ -224,11 +224,21 @@ def test_intervals_are_over_conversations():
   assert high > most
   twice = metrics.ratio(tokens * 2, calls * 2).interval
   assert high - low > 1.2 * np.ptp(twice)
-  found = row_fields.by_turn(runs, alpha, runs)
+  # Plain decoding takes twice as long for first turns, thrice for second ones.
+  base = [
+    turns.join(
+      [
+        dataclasses.replace(turn, seconds=(2 + i) * turn.seconds)
+        for i, turn in enumerate(run.turns)
+      ]
+    )
+    for run in runs
+  ]
+  found = row_fields.by_turn(runs, alpha, base)
   assert found['texts'] == 12
-  for turn in found['by_turn']:
+  for i, turn in enumerate(found['by_turn']):
     assert turn['tau_ci'] == row['tau_ci']
-    assert turn['speedup'] == 1
+    assert turn['speedup'] == pytest.approx(2 + i)
 
 
 @pytest.mark.slow
