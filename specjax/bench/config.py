@@ -12,7 +12,7 @@ from specjax.prompts.config import Prompts as Prompts
 from specjax.prompts.config import SamplingValues as SamplingValues
 
 Dtype = Literal['auto', 'float32', 'bfloat16', 'float16']
-AnyDtype = Literal['auto', 'float32', 'bfloat16', 'float16', 'float64']
+AnyDtype = Literal[Dtype, 'float64']
 Weights = Literal['auto', 'floats', 'stored', 'int8', 'int4']
 Temperatures = tuple[Annotated[float, Between(0)], ...]
 NEW_TOKENS = 128  # of an experiment that names no number

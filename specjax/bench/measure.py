@@ -333,19 +333,12 @@ def compile_all(ways: list[tuple[Decoding, Job]]) -> int:
   Returns:
     How many programs of the loop were compiled.
   """
-  before = generate.count_programs()
+  before, specs = generate.count_programs(), [way.spec for way, _ in ways]
   with progress.phase('compiling', len(ways)) as phase:
-    for placed in (False, True):
-      alike = [
-        (way, job)
-        for way, job in ways
-        if (way.spec.target.placement is not None) == placed
-      ]
-      specs = [way.spec for way, _ in alike]
-      for _ in side_by_side(
-        lambda pair: decode(*pair, steps=1, timed=False), alike, specs
-      ):
-        phase.advance()
+    for _ in side_by_side(
+      lambda pair: decode(*pair, steps=1, timed=False), ways, specs
+    ):
+      phase.advance()
   programs = generate.count_programs() - before
   for way, job in ways:
     # On a mesh the second call of a program is remembered apart from the

@@ -169,11 +169,6 @@ def acceptance(runs: list[Run], alpha: Alpha, under_rule: Alpha) -> dict:
   }
 
 
-def _time(run: Run) -> tuple[float, int]:
-  """Seconds and new tokens of a batch."""
-  return run.seconds, int(run.counts.tokens.sum())
-
-
 def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
   """Returns what each turn of conversations adds; {} without turns.
 
@@ -198,11 +193,10 @@ def by_turn(runs: list[Run], alpha: Alpha, base: list[Run] | None) -> dict:
       **metrics.fields(tau=tau, alpha=mean),
     }
     if base:
-      times = [
-        (*_time(plain), *_time(run))
-        for plain, run in zip(split(base)[turn], here, strict=True)
-      ]
-      speedup = metrics.speedup(*np.array(times, float).T)
+      ours, plain = batches_of(here), batches_of(split(base)[turn])
+      speedup = metrics.speedup(
+        plain.seconds, plain.tokens, ours.seconds, ours.tokens
+      )
       entry |= metrics.fields(speedup=speedup)
     entries.append(entry)
   return {

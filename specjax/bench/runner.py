@@ -47,10 +47,9 @@ class Runner:
       plan: of the experiment.
       adapt: changes what was loaded, such as its prompts, or refuses it.
     """
-    self.plan = plan
     results.check_folder(plan)
     self.built = adapt(load_experiment(plan))
-    self.plan = dataclasses.replace(plan, mesh=self.built.plan.mesh)
+    self.plan = self.built.plan  # Its mesh says whether drafts are split.
     # All layouts, where another batch may take others.
     self.before_races = self.built if len(plan.batches) > 1 else None
     self.prompts = {d: c.texts for d, c in self.built.prompts.items()}
@@ -120,9 +119,9 @@ class Runner:
 
   def whole(self, domain: str, temperature: float) -> measure.Job:
     """All prompts of a domain in one batch, filled up for the mesh."""
-    texts = self.prompts[domain]
-    rows = meshes.round_rows(len(texts), self.plan.mesh)
-    return self.built.job(texts, range(len(texts)), temperature, rows=rows)
+    rows = meshes.round_rows(len(self.prompts[domain]), self.plan.mesh)
+    (job,) = self.units(domain, temperature, rows)
+    return job
 
   def settle(self) -> None:
     """Measures which layout of weights is fastest, where it was not yet."""
@@ -147,11 +146,8 @@ class Runner:
 
     Only these methods are decoded in this turn. Returns each with its replay.
     """
-    begin, methods, wide = (
-      self.turn.start,
-      self.part,
-      self.whole(*self.groups[0]),
-    )
+    begin, methods = self.turn.start, self.part
+    wide = self.whole(*self.groups[0])
     programs, timed, done = 0, {}, set()
     while len(timed) < len(methods) and not (timed and measure.crowded()):
       some = methods[len(timed) : len(timed) + _AT_ONCE]

@@ -26,11 +26,6 @@ from specjax.types import Counts
 _APART = metrics.LAGS
 
 
-def live(job: Job) -> int:
-  """Rows of a job that do not only fill it up."""
-  return len(job.prompts) if job.live is None else job.live
-
-
 def following(
   job: Job, talks: Sequence[Conversation], answers: Sequence[list[list[int]]]
 ) -> tuple[Job, int] | None:
@@ -47,8 +42,8 @@ def following(
   """
   texts, shortened = list(job.prompts), 0
   goes_on = np.zeros(len(texts), bool)
-  for row in range(live(job)):
-    found = talks[job.indices[row]].prompt([turn[row] for turn in answers])
+  for row, index in enumerate(job.indices[: job.live]):
+    found = talks[index].prompt([turn[row] for turn in answers])
     if found is not None:
       texts[row], goes_on[row] = found[0], True
       shortened += found[1]

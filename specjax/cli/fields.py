@@ -225,9 +225,7 @@ def _parse(text: str | None, kind: Any, name: str) -> Any:
     f'{name} holds fields: set them one by one; --help lists them',
   )
   value = _value(text, kind, name)
-  need(
-    fits(value, kind), f'{name} must be {in_words(kind)}, got {shown(value)}'
-  )
+  _check(name, value, kind)
   return value
 
 

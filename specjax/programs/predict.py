@@ -28,7 +28,6 @@ from specjax.bench.methods import Method
 from specjax.bench.plan import Plan, need_one_device, plan, whole_steps
 from specjax.bench.replay import Watched
 from specjax.bench.runner import Runner
-from specjax.bench.turns import live
 from specjax.cli import command, hosts, progress
 from specjax.cli.fields import lower
 from specjax.errors import need
@@ -192,7 +191,7 @@ class Predictor(Runner):
           chosen.talks,
         )
         for every, part in zip(seen, made, strict=True):
-          every += part[: live(job)]
+          every += part[: job.live]
       return seen
 
     with progress.phase('drafters look on', len(missing)) as phase:

@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from specjax.cli import command, progress
 from specjax.drafters.shapes.shape import Shape
 from specjax.errors import UserError, need
 from specjax.models import layouts
-from specjax.prompts import Chosen
 from specjax.reports import probe as probe_report
 from specjax.stats.readings import CONFIGURED, Look, best_of, compare
 from specjax.types import Drafter, LoadedDrafter, Params, Spec
@@ -121,25 +120,19 @@ def look(
   return Look(np.array(places), np.stack(accepted))
 
 
-def jobs(
-  job: Callable[..., measure.Job],
-  chosen: Mapping[str, Chosen],
-  prompts: int,
-  new_tokens: int,
-) -> list[measure.Job]:
+def jobs(loaded: Loaded, prompts: int, new_tokens: int) -> list[measure.Job]:
   """The first prompts of all domains in turns, greedy, in batches.
 
   Args:
-    job: as `Loaded.job`.
-    chosen: the prompts of each domain.
+    loaded: whose prompts they are.
     prompts: so many at most.
     new_tokens: of each, at most.
   """
-  turns = itertools.zip_longest(*(one.texts for one in chosen.values()))
+  turns = itertools.zip_longest(*(x.texts for x in loaded.prompts.values()))
   texts = [t for turn in turns for t in turn if t is not None][:prompts]
   rows, numbers = min(BATCH, len(texts)), range(len(texts))
   made = [
-    job([texts[i] for i in part], part, 0.0, rows=rows)
+    loaded.job([texts[i] for i in part], part, 0.0, rows=rows)
     for part in (numbers[i : i + rows] for i in numbers[::rows])
   ]
   return [
@@ -218,8 +211,7 @@ class Probe(Runner):
 
   def __init__(self, plan: Plan):
     super().__init__(plan)
-    most = plan.max_new_tokens
-    self.jobs = jobs(self.built.job, self.built.prompts, _PROMPTS, most)
+    self.jobs = jobs(self.built, _PROMPTS, plan.max_new_tokens)
 
   def row_of(
     self, one: PlannedDrafter, name: str, changes: Mapping[str, Any], seen: Look

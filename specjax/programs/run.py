@@ -62,7 +62,7 @@ def probe(runner: Runner) -> None:
   loaded = runner.built
   heads = {
     m.drafter: runner.plan.drafters[m.drafter]
-    for m in runner.built.methods
+    for m in loaded.methods
     if m.brings.get('pairing')
   }
   if runner.complete() or loaded.target.model.placement:
@@ -70,9 +70,7 @@ def probe(runner: Runner) -> None:
   for name, one in heads.items():
     if not probing.has_alternatives(one):
       continue
-    jobs = probing.jobs(
-      runner.built.job, runner.built.prompts, _PROBED, _PROBED_TOKENS
-    )
+    jobs = probing.jobs(loaded, _PROBED, _PROBED_TOKENS)
     found = probing.short(one, loaded, jobs)
     runner.readings[name] = {'reading': results.plain(found)}
     if found and found['best'] != CONFIGURED:

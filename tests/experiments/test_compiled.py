@@ -371,14 +371,15 @@ def test_the_roofline_of_a_tpu():
   assert step.seconds == pytest.approx(5.5e-3)
 
 
-def shapes(batch=1, dtype='bfloat16', **changes) -> programs.Shapes:
-  x = Compiled(target=Sizes('8b'), draft=Sizes('1b'), batch=batch, dtype=dtype)
-  given = {
-    'asked': x, 'target': estimate.SIZES['8b'], 'draft': estimate.SIZES['1b'],
-    'placement': Placement(plan_mesh(1, 1)), 'bits': 16, 'form': FORMS['gpu'],
-    'slots': x.slots, 'used': x.used,
-  }  # fmt: skip
-  return programs.Shapes(**given | changes)
+def shapes(
+  target=estimate.SIZES['8b'],
+  draft=estimate.SIZES['1b'],
+  placement=None,
+  form=FORMS['gpu'],
+  **asked,
+) -> programs.Shapes:
+  placement = placement or Placement(plan_mesh(1, 1))
+  return programs.Shapes(Compiled(**asked), target, draft, placement, form)
 
 
 def test_bytes_and_products_of_a_pass():
@@ -396,7 +397,7 @@ def test_bytes_and_products_of_a_pass():
   )
   # The draft is whole on every device.
   assert many.pass_of(1, 1).weights == shapes().pass_of(1, 1).weights
-  few = shapes(bits=4).pass_of(0, 1)
+  few = shapes(weights='int4').pass_of(0, 1)
   assert few.bytes < 0.32 * one.bytes
   least = shapes().least('chain', roofline.CHIPS['h100'])
   draft = shapes().pass_of(1, 1).bytes
@@ -455,7 +456,7 @@ def test_chips_are_as_their_data_sheets_say():
 
 def test_experts_that_no_token_chose_are_not_read():
   mixture = dataclasses.replace(SMALL, experts=Experts(8, 2, 32))
-  one = shapes(3, target=mixture)
+  one = shapes(target=mixture, batch=3)
   an_expert = 4 * 3 * 64 * 32  # numbers, of four layers
   few, all_of_them = one.pass_of(0, 1), one.pass_of(0, 4)
   assert all_of_them.bytes - few.bytes == 2 * (8 - 6) * an_expert
@@ -497,7 +498,7 @@ def test_two_depths_have_whole_periods(changes, depths):
 def test_counts_grow_with_the_layers(monkeypatch):
   asked = []
 
-  def compiled(x, one, name):
+  def compiled(one, name):
     depths = one.target.num_layers, one.draft.num_layers
     asked.append((name, *depths))
     return hlo.Counts(
@@ -509,7 +510,7 @@ def test_counts_grow_with_the_layers(monkeypatch):
 
   monkeypatch.setattr(estimate, 'compile_program', compiled)
   for name, drafts in (('chain', True), ('plain', False)):
-    made = estimate.count_program(Compiled(), shapes(), name)
+    made = estimate.count_program(shapes(), name)
     assert made['nodes', 'score', ''] == 5 + 3 * 32 + 2 * (16 if drafts else 2)
     assert made['temporary', '', ''] == 0
   assert asked == [
@@ -551,8 +552,8 @@ def test_what_a_compiled_program_consists_of(
     ('v6e', Program(), cycle, ''),
   ):
     monkeypatch.setattr(programs, 'lower', lambda *_, made=program: made)
-    x = Compiled(device, texts=str(tmp_path / device))
-    found = estimate.compile_program(x, shapes(), 'plain')
+    one = shapes(device=device, texts=str(tmp_path / device))
+    found = estimate.compile_program(one, 'plain')
     step, _ = hlo.count(module, turns, per_cycle)
     step += hlo.count_thunks(module, sequence, THUNK_NAMES, turns)
     step['call weights', '', ''] = 512 * 512 * 2
@@ -568,7 +569,7 @@ def test_what_a_compiled_program_consists_of(
 
   monkeypatch.setattr(Program, 'compile', fail)
   with pytest.raises(UserError, match=r'^device: v6e .* plain \(too large\)'):
-    estimate.compile_program(x, shapes(), 'plain')
+    estimate.compile_program(one, 'plain')
 
 
 def test_devices_that_are_not_there_are_opened(monkeypatch):
@@ -634,6 +635,11 @@ def installed(monkeypatch):
       ('exact ', 'mesh', 'leave it out'),
     ),
     ({'device': 'v5e'}, ('device: ', 'weights=int8', 'v5e:2x2 mesh.model=2')),
+    # On a mesh weights are floats, and split.
+    (
+      {'device': 'v5e', 'weights': 'int8', 'batch': 36},
+      ('device: ', 'v5e:2x2 mesh.model=4'),
+    ),
     ({'target': Sizes('70b'), 'batch': 4096}, ('device: ', 'smaller models')),
     # A mesh that key-value heads do not divide holds more than a smaller one.
     (
@@ -685,10 +691,9 @@ def test_a_draft_reads_the_experts_of_one_token(installed, monkeypatch):
 
 
 @pytest.mark.parametrize('exact', ['auto', 'bits'])
-def test_exact_bits_are_planned_in_passes_of_one_shape(installed, exact):
+def test_attention_is_planned_as_it_is_asked_for(installed, exact):
   made = estimate.plan(Compiled('h100', exact=exact, attention='blocked'))
   assert made.form.attention is cache_attention.blocked
-  assert made.uniform is (exact == 'bits')
 
 
 @pytest.mark.parametrize(
@@ -723,9 +728,9 @@ def test_a_config_is_enough(tmp_path, installed):
     if file.name != 'config.json':
       file.unlink()
   pair = (Sizes(str(tmp_path / name)) for name in ('target', 'draft'))
-  made = estimate.plan(Compiled('v6e', *pair, used=100, slots=128))
+  made = estimate.plan(Compiled('v6e', *pair, used=100, slots=120))
   assert made.target.num_layers == 2
-  assert made.slots == 128
+  assert made.asked.slots == 128
 
 
 def made_for(device: str, **changes) -> dict:
@@ -814,9 +819,7 @@ def test_an_estimate_by_hand(installed, monkeypatch):
   }
   monkeypatch.setattr(devices, 'stay_on_cpu', lambda: None)
   monkeypatch.setattr(devices, 'open_topology', lambda name: jax.devices())
-  monkeypatch.setattr(
-    estimate, 'count_program', lambda x, one, name: counts[name]
-  )
+  monkeypatch.setattr(estimate, 'count_program', lambda one, name: counts[name])
   made = estimate.estimate(Compiled(tau=3.0))
   target, draft = (shapes().pass_of(i, 1).bytes / 3352e9 for i in (0, 1))
   unused = 32 * 2 * 8 * 128 * (2048 - 1100) * 2 / 3352e9
@@ -860,15 +863,15 @@ def test_the_ten_largest_places_are_listed():
 def test_blocks_that_a_walk_begins_with_are_whole():
   """A window of 200 sees 199 of 1100 slots: seven blocks are passed over."""
   narrow = dataclasses.replace(SMALL, windows=(200, None, 200, None))
-  x = types.SimpleNamespace(used=1100, target=narrow, draft=SMALL)
+  x = shapes(narrow, SMALL, used=1100)
   span = estimate.spans(x, 'plain')
   assert [span('score', i) for i in (0, 1)] == [1100 - 7 * 128, 1100]
   assert span('propose', 0) == 1100
   # A prompt is read in blocks, behind half of the others on average.
   each = programs.READ_AT_ONCE
   for used, before in ((each, 0), (each + 1, each), (4 * each, 3 * each)):
-    x.used = used
-    assert estimate.spans(x, 'prefill')('propose', 0) == before // 2
+    span = estimate.spans(x.asking(used=used), 'prefill')
+    assert span('propose', 0) == before // 2
 
 
 @pytest.mark.parametrize(
@@ -892,7 +895,7 @@ def test_a_call_lays_out_weights_and_caches(installed):
   found = estimate._describe(GPU, hlo.Counts(copied), step, step)
   assert (found['copied_weights'], found['copied_caches']) == (2, 6)
   # A draft of four tokens and the one before them fill the cache.
-  assert estimate.plan(Compiled(used=2043)).used == 2043
+  assert estimate.plan(Compiled(used=2043)).asked.used == 2043
 
 
 def test_another_process_is_asked(folder, installed, monkeypatch):
@@ -994,12 +997,12 @@ def test_programs_are_lowered_without_weights(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('uniform', [True, False])
-def test_passes_of_one_row_and_of_a_draft_have_the_same_products(uniform):
+@pytest.mark.parametrize('exact', ['bits', 'auto'])
+def test_passes_of_one_row_and_of_a_draft_have_the_same_products(exact):
   one = shapes(
     target=SMALL, draft=dataclasses.replace(SMALL, width=2 * SMALL.width),
     placement=Placement(sharding.make_mesh(1, 1)), slots=128, used=9,
-    uniform=uniform,
+    exact=exact,
   ).at_depth((2, 1))  # fmt: skip
 
   def products(name):
@@ -1008,7 +1011,7 @@ def test_passes_of_one_row_and_of_a_draft_have_the_same_products(uniform):
     return collections.Counter(re.sub(r'%[\w#]+', '', x) for x in lines)
 
   shared = products('plain') & products('chain')
-  assert (shared == products('plain')) is uniform
+  assert (shared == products('plain')) is (exact == 'bits')
 
 
 def test_a_cache_lies_by_slots_on_a_single_tpu():

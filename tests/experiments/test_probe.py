@@ -181,7 +181,7 @@ def probed(folder, tmp_path_factory):
 @pytest.mark.slow
 def test_the_short_probe_finds_the_right_reading(probed, monkeypatch):
   one, loaded = probed.plan.drafters['draft'], probed.built
-  jobs = probe.jobs(probed.built.job, probed.built.prompts, 6, 5)
+  jobs = probe.jobs(loaded, 6, 5)
   assert sum(job.live for job in jobs) == 6
   found = probe.short(one, loaded, jobs)
   assert found['best'] == 'the weights of the target'

@@ -130,9 +130,8 @@ def later(runner, temperature):
     if job.values.temperature[0] != temperature:
       continue
     way = found.setdefault(id(decode.args[0].spec), {})
-    for row in range(turns.live(job)):
+    for row, number in enumerate(job.indices[: job.live].tolist()):
       if run.counts.tokens[row]:
-        number = int(job.indices[row])
         way[number] = job.prompts[row], run.texts[row]
   return list(found.values())
 
@@ -169,8 +168,8 @@ def test_greedy_methods_are_given_answers(untimed):
   untimed.seen = []
   untimed.decode(method, method.cell('chat', 0.0), job, base)
   (_, second, _) = untimed.seen[1]
-  for row in range(turns.live(job)):
-    if len(said(untimed)[job.indices[row]]) > 1:
+  for row, index in enumerate(job.indices[: job.live]):
+    if len(said(untimed)[index]) > 1:
       given = second.prompts[row][len(job.prompts[row]) :]
       assert given[:12] == wrong[row]
 
@@ -225,11 +224,21 @@ def test_intervals_are_over_conversations():
   assert high > most
   twice = metrics.ratio(tokens * 2, calls * 2).interval
   assert high - low > 1.2 * np.ptp(twice)
-  found = row_fields.by_turn(runs, alpha, runs)
+  # Plain decoding takes twice as long for first turns, thrice for second ones.
+  base = [
+    turns.join(
+      [
+        dataclasses.replace(turn, seconds=(2 + i) * turn.seconds)
+        for i, turn in enumerate(run.turns)
+      ]
+    )
+    for run in runs
+  ]
+  found = row_fields.by_turn(runs, alpha, base)
   assert found['texts'] == 12
-  for turn in found['by_turn']:
+  for i, turn in enumerate(found['by_turn']):
     assert turn['tau_ci'] == row['tau_ci']
-    assert turn['speedup'] == 1
+    assert turn['speedup'] == pytest.approx(2 + i)
 
 
 @pytest.mark.slow

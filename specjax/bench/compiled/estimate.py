@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import jax
 
 from specjax import trees
-from specjax.bench import memory, sampling_stages
+from specjax.bench import memory, meshes, sampling_stages
 from specjax.bench.compiled import devices, hlo, programs
 from specjax.bench.compiled.hlo import Counts
 from specjax.bench.compiled.programs import Shapes
@@ -37,7 +37,6 @@ _MOST_CHIPS = 64
 # Names of the dumps of a GPU's thunks.
 _BEFORE, _AFTER = 'thunk_sequence', 'thunk_sequence_after_thunk_passes'
 _NAMES = 'thunk_metadata'
-BITS = {'floats': programs.FLOATS, 'int8': 8, 'int4': 4}
 ATTENTIONS = {
   'blocked': cache_attention.blocked,
   'padded': cache_attention.padded,
@@ -96,10 +95,11 @@ def plan(x: Compiled) -> Shapes:
     not x.sampling.constrains,
     'sampling: a constraint belongs to a tokenizer: leave it out',
   )
-  slots, nodes = caches.round_slots(x.slots), max(x.gamma, len(x.widths)) + 1
+  x = dataclasses.replace(x, slots=caches.round_slots(x.slots))
+  nodes = max(x.gamma, len(x.widths)) + 1
   need(
-    x.used + nodes <= slots,
-    f'used is {x.used}, but {slots} slots hold that and a draft of at most '
+    x.used + nodes <= x.slots,
+    f'used is {x.used}, but {x.slots} slots hold that and a draft of at most '
     f'{nodes} tokens not: choose slots={x.used + nodes}',
   )
   need(
@@ -122,20 +122,8 @@ def plan(x: Compiled) -> Shapes:
   form = FORMS['gpu' if devices.is_gpu(x.device) else 'tpu']
   if x.attention:
     form = dataclasses.replace(form, attention=ATTENTIONS[x.attention])
-  shapes = Shapes(
-    x,
-    *configs,
-    placement=Placement(
-      sharding.plan_mesh(x.mesh.data, x.mesh.model),
-      split_draft=bool(x.mesh.split_draft),
-    ),
-    bits=BITS[x.weights],
-    slots=slots,
-    used=x.used,
-    form=form,
-    uniform=x.exact == 'bits',
-  )
-  if shapes.uniform:
+  shapes = Shapes(x, *configs, meshes.plan_placement(x.mesh), form)
+  if x.exact == 'bits':
     reason = uniform.refuses(transformer.build(shapes.target))
     need(not reason, f'exact is bits, but {reason}: leave it out')
   if x.layers:
@@ -152,34 +140,32 @@ def plan(x: Compiled) -> Shapes:
     split = memory.splits_draft(x.mesh.model, x.gamma, reads[0], drafts)
     where = dataclasses.replace(shapes.placement, split_draft=split)
     shapes = dataclasses.replace(shapes, placement=where)
-  check_memory(x, shapes)
+  check_memory(shapes)
   return shapes
 
 
-def check_memory(x: Compiled, shapes: Shapes) -> None:
+def check_memory(shapes: Shapes) -> None:
   """Refuses models that the memory of a chip does not hold.
 
   Raises:
     UserError: says how much is too much, and what fits.
   """
+  x = shapes.asked
   limit = devices.chip_of(x.device).memory
   if (held := sum(shapes.held())) <= limit:
     return
-
-  def fits(**changes) -> bool:
-    return sum(dataclasses.replace(shapes, **changes).held()) <= limit
-
   single = x.mesh.data * x.mesh.model == 1
   found = [
     f'weights={name}'
-    for name, bits in BITS.items()
-    if single and fits(bits=bits)
+    for name in programs.BITS
+    if single and sum(shapes.asking(weights=name).held()) <= limit
   ][:1]
-  heads = shapes.target.num_heads
+  heads, floats = shapes.target.num_heads, shapes.asking(weights='floats')
   for ways in (2**n for n in range(1, _MOST_CHIPS.bit_length())):
     mesh = sharding.plan_mesh(x.mesh.data, ways)
     where = Placement(mesh, split_draft=shapes.placement.split_draft)
-    if heads % ways == 0 and fits(placement=where, bits=programs.FLOATS):
+    placed = dataclasses.replace(floats, placement=where)
+    if heads % ways == 0 and sum(placed.held()) <= limit:
       device = devices.with_chips(x.device, x.mesh.data * ways)
       found.append(f'device={device} mesh.model={ways}')
       break
@@ -192,9 +178,9 @@ def check_memory(x: Compiled, shapes: Shapes) -> None:
 
 def spans(x: Shapes, name: str):
   """Returns (phase, layer) -> slots that the walk over a cache covers."""
-  used = x.used
+  used = x.asked.used
   if name == 'prefill':  # On average over the blocks of so long a prompt.
-    used = programs.READ_AT_ONCE * ((x.used - 1) // programs.READ_AT_ONCE) // 2
+    used = programs.READ_AT_ONCE * ((used - 1) // programs.READ_AT_ONCE) // 2
 
   def span(phase: str, layer: int) -> int:
     config = x.draft if phase == 'propose' else x.target
@@ -204,12 +190,13 @@ def spans(x: Shapes, name: str):
   return span
 
 
-def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
+def compile_program(shapes: Shapes, name: str) -> Counts:
   """Compiles a program, and counts what it consists of.
 
   Beside the counts of a step there are `temporary` bytes, and those that a call
   lays out anew: `call weights` and `call caches`.
   """
+  x = shapes.asked
   chip = devices.chip_of(x.device)
   program = programs.lower(shapes, name)
   with tempfile.TemporaryDirectory() as folder:
@@ -253,14 +240,14 @@ def compile_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
   return step
 
 
-def count_program(x: Compiled, shapes: Shapes, name: str) -> Counts:
+def count_program(shapes: Shapes, name: str) -> Counts:
   """Returns the counts of a program at its real depth."""
   both = shapes.target, shapes.draft
   depths = [programs.small_depths(config) for config in both]
 
   def at(*layers: int) -> Counts:
     with progress.phase(f'compiling {name}, {layers[0]} + {layers[1]} layers'):
-      return compile_program(x, shapes.at_depth(layers), name)
+      return compile_program(shapes.at_depth(layers), name)
 
   near = [close for close, _ in depths]
   first = at(*near)
@@ -291,7 +278,7 @@ def estimate(x: Compiled) -> dict:
   mesh = sharding.make_mesh(x.mesh.data, x.mesh.model, found)
   placement = dataclasses.replace(shapes.placement, mesh=mesh)
   placed = dataclasses.replace(shapes, placement=placement)
-  counts = {name: count_program(x, placed, name) for name in x.programs}
+  counts = {name: count_program(placed, name) for name in x.programs}
   made, steps = {}, {}
   for name, one in counts.items():
     least = shapes.least(name, chip)
@@ -317,7 +304,7 @@ def estimate(x: Compiled) -> dict:
     'dtype': x.dtype,
     'weights': x.weights,
     'batch': x.batch,
-    'slots': shapes.slots,
+    'slots': shapes.asked.slots,
     'used': x.used,
     'gamma': x.gamma,
     'alpha': None if x.tau else x.alpha,

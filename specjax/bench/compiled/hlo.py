@@ -390,8 +390,6 @@ def loop_collectives(text: str) -> dict[str, dict[str, int]]:
         entry = total.setdefault(kind, dict.fromkeys(names, 0))
         entry[f'{inside}count'] += times
         entry[f'{inside}bytes'] += times * sum(own)
-      for role in ('true_computation', 'false_computation'):
-        add(total, op.called(role), times, inside)
 
   totals: list[dict] = []
   for op, _ in module.run(module.entry):

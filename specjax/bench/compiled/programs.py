@@ -12,7 +12,7 @@ those that `specjax.loop.generate` runs:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import devices as layout
-from specjax.models import linear, sharding, transformer, uniform, variants
+from specjax.models import linear, transformer, uniform, variants
 from specjax.models.config import TransformerConfig
 from specjax.models.devices import DeviceForm
 from specjax.models.sharding import Placement
@@ -36,7 +36,8 @@ from specjax.stats.roofline import Chip, Pass, Step
 from specjax.types import Drafter, Params, Rule, Spec
 
 DRAFTING = 'chain', 'tree', 'pool'
-FLOATS = 16  # stands for the bits of the dtype
+# Bits of a value of a matrix; floats have those of their type.
+BITS: Mapping[str, int] = {'int8': 8, 'int4': 4}
 READ_AT_ONCE = 512  # tokens of a prompt
 
 
@@ -45,26 +46,23 @@ class Shapes:
   """Everything that decides a program, but its name and its depth.
 
   Attributes:
-    asked: the settings.
+    asked: the settings; slots are as many as a cache has.
     target: sizes of the target.
     draft: sizes of the draft.
     placement: on a mesh of devices, of one or more.
-    bits: of a value of a matrix: 8 or 4; FLOATS: those of the dtype.
-    slots: of a cache.
-    used: slots in use.
     form: what differs by the platform.
-    uniform: whether passes of the target have one shape, see `models.uniform`.
   """
 
   asked: Compiled
   target: TransformerConfig
   draft: TransformerConfig
   placement: Placement
-  bits: int
-  slots: int
-  used: int
   form: DeviceForm
-  uniform: bool = False
+
+  def asking(self, **changes) -> 'Shapes':
+    """Returns the shapes of other settings."""
+    asked = dataclasses.replace(self.asked, **changes)
+    return dataclasses.replace(self, asked=asked)
 
   def at_depth(self, layers: Sequence[int]) -> 'Shapes':
     """Returns the shapes with the first layers of target and draft alone."""
@@ -77,9 +75,8 @@ class Shapes:
       dataclasses.replace(config, windows=(), narrowed=None)
       for config in (self.target, self.draft)
     )
-    return dataclasses.replace(
-      self, target=target, draft=draft, used=self.slots
-    )
+    whole = self.asking(used=self.asked.slots)
+    return dataclasses.replace(whole, target=target, draft=draft)
 
   def passes(self, name: str) -> int:
     """Returns the passes of the draft in a step of a program."""
@@ -99,10 +96,10 @@ class Shapes:
   def weights(self, model: Model) -> Any:
     """Shapes of a model's parameters."""
     shapes = memory.shapes_of(model, self.asked.dtype)
-    if self.bits == FLOATS:
+    if self.asked.weights == 'floats':
       return shapes
-    tied = model.config.tied_embeddings
-    return jax.eval_shape(lambda w: linear.quantize(w, tied, self.bits), shapes)
+    tied, bits = model.config.tied_embeddings, BITS[self.asked.weights]
+    return jax.eval_shape(lambda w: linear.quantize(w, tied, bits), shapes)
 
   def pass_of(self, place: int, tokens: float) -> Pass:
     """Returns a pass of the target (0) or the draft (1) on each device.
@@ -112,23 +109,23 @@ class Shapes:
       tokens: of each row that are fed.
     """
     config, placement = self.pair[place]
+    asked = self.asked
 
     def reads(config: TransformerConfig) -> np.ndarray:
       model = transformer.build(config)
       shapes = self.weights(model)
       fed = rows * tokens
-      read = memory.bytes_per_token(model, shapes, self.used, fed)
+      read = memory.bytes_per_token(model, shapes, asked.used, fed)
       # A token is multiplied with the experts that it chose alone.
-      own, _ = memory.bytes_per_token(model, shapes, self.used)
+      own, _ = memory.bytes_per_token(model, shapes, asked.used)
       return np.array([*read, own])
 
     mesh = placement.mesh.shape
-    rows = self.asked.batch // mesh['data']
+    rows = asked.batch // mesh['data']
     weights, cache, own = map(float, deepened(config, reads))
     ways = mesh['model'] if placement.split else 1
     heads = ways if config.num_kv_heads % ways == 0 else 1
-    floats = self.bits == FLOATS
-    bits = 8 * jnp.dtype(self.asked.dtype).itemsize if floats else self.bits
+    bits = BITS.get(asked.weights, 8 * jnp.dtype(asked.dtype).itemsize)
     numbers = own * 8 / bits
     return Pass(
       weights / ways + rows * cache / heads, numbers / ways, rows * tokens
@@ -146,17 +143,16 @@ class Shapes:
 
   def held(self) -> tuple[float, ...]:
     """Bytes of weights and caches that a device holds, of target and draft."""
+    asked = self.asked
 
     def size(config: TransformerConfig, place: Placement) -> int:
       model = transformer.build(config)
-      shapes = self.weights(model)
       cache = memory.of_cache(
-        model, place, self.asked.batch, self.slots, 0, self.asked.dtype
+        model, place, asked.batch, asked.slots, 0, asked.dtype
       )
-      if self.bits != FLOATS:
-        return cache + memory.size_of(shapes)
-      where = transformer.shardings(config, place)
-      return cache + sharding.bytes_per_device(shapes, where)
+      if asked.weights == 'floats':
+        return cache + memory.of_parameters(config, place, asked.dtype)
+      return cache + memory.size_of(self.weights(model))
 
     return tuple(
       deepened(config, functools.partial(size, place=place))
@@ -236,7 +232,7 @@ def lower(x: Shapes, name: str) -> Any:
     variants.for_device(transformer.build(config), x.form)
     for config, _ in x.pair
   ]
-  if x.uniform:
+  if x.asked.exact == 'bits':
     bare[0] = uniform.uniform(bare[0])
   bare[1] = variants.resize_head(bare[1], x.target.vocab_size)
   models = bare
@@ -284,5 +280,5 @@ def _begin(x: Shapes, name: str, spec: Spec, params: Params) -> Any:
     values=sampling_stages.values(
       stages, spec, x.asked.batch, x.asked.temperature
     ),
-    slots=x.slots,
+    slots=x.asked.slots,
   )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specjax.bench import load
-from specjax.bench.compiled import devices, estimate
+from specjax.bench.compiled import devices, estimate, programs
 from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
 from specjax.bench.plan import Plan
 from specjax.drafters import lm
@@ -44,7 +44,7 @@ def prepare(x: OnDevice, plan: Plan) -> dict[str, Compiled]:
   used = (plan.prompts.length or _LENGTH) + plan.max_new_tokens
   form = plan.form.weights
   need(
-    form in estimate.BITS,
+    form == 'floats' or form in programs.BITS,
     f'weights is {form}, which is estimated for no device: choose floats, int8 '
     'or int4, or leave device out',
   )
