@@ -211,17 +211,17 @@ def parse(
   words = iter(argv)
   for word in words:
     name, joined, value = word.partition('=')
-    if name == '--config':
+    if name in ('--config', '-config'):
       value = value if joined else next(words, '')
       need(value, '--config names no file; --help shows how it is given')
       given = value
     elif word.startswith('-'):
       need(
-        word.startswith('--'),
+        word.startswith('--') or len(name) > 2,
         f'{word} is no flag; fields of the config are given as --FIELD=VALUE, '
         'and --help lists them',
       )
-      path = name.removeprefix('--').removeprefix('config.')
+      path = re.sub(r'^--?(config\.)?', '', name)
       values.append((path, value if joined else None))
     else:
       rest.append(word)

@@ -310,7 +310,7 @@ run {}/tiny.py more => more: arguments
 run {}/tiny.py --foo=1 => no field 'foo'
 run {}/tiny.py --batch => --batch=VALUE
 run {}/tiny.py -q => -q is no flag
-run {}/tiny.py -batch=3 => -batch=3 is no flag
+run {}/tiny.py -q=3 => -q=3 is no flag
 run {}/types.py => candidates.draft.options.inner.gamma
 run {}/syntax.py => (syntax.py, line 1)
 run {}/bug.py => bug.py, line 2: KeyError
