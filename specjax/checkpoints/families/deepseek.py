@@ -14,7 +14,6 @@ from specjax.checkpoints.families.llama import (
   BIAS,
   DECODER,
   MLP_BIAS,
-  SOURCES,
   like,
   usual_rows,
 )
@@ -24,7 +23,6 @@ from specjax.checkpoints.families.table import (
   LINEAR,
   WAYS,
   Row,
-  Tensors,
   kept,
   linear,
 )
@@ -189,13 +187,13 @@ def _of_queries(config):
   """Sources of the map that makes queries."""
   compressed = config.latent is not None and config.latent.queries is not None
   name = 'q_b_proj' if compressed else 'q_proj'
-  return {'layer{}/latent/q/w': Tensors(HEADS, (f'{_ATTENTION}{name}.weight',))}
+  return linear('layer{}/latent/q', HEADS, _ATTENTION + name)
 
 
 _KV_DOWN = _ATTENTION + 'kv_a_proj_with_mqa'
 _SHARED = _MLP + 'shared_experts.'
 _SOURCES = {
-  **SOURCES,
+  **QWEN3_MOE.sources,
   **linear('layer{}/latent/q_down', LINEAR, _ATTENTION + 'q_a_proj'),
   **linear('layer{}/latent/kv_down', LINEAR, _KV_DOWN),
   **kept(
@@ -206,7 +204,6 @@ _SOURCES = {
       'latent/kv_up': 'kv_b_proj.weight',
     },
   ),
-  **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
   **kept(_MLP, {'experts/router_shift': 'gate.e_score_correction_bias'}),
   **linear(
     'layer{}/shared_up', WAYS, _SHARED + 'gate_proj', _SHARED + 'up_proj'

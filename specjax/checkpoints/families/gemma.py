@@ -13,11 +13,12 @@ from specjax.checkpoints.families.llama import (
 from specjax.checkpoints.families.table import (
   HEADS,
   KEEP,
+  LAST_APART,
   LINEAR,
+  MAPS,
   Family,
   Row,
   Tensors,
-  TensorSplit,
   linear,
   scale,
 )
@@ -50,25 +51,6 @@ def _read_activation(rest, known):
   }
 
 
-GEMMA = Family(
-  model_type='gemma',
-  architecture='GemmaForCausalLM',
-  rows=usual_rows(
-    8192,
-    _EMBEDDING_ROW,
-    BIAS,
-    activation=_read_activation,
-    tied=True,
-    kv_heads=16,
-    head_dim=256,
-  ),
-  fixed={'norm_plus_one': True},
-  sources=SOURCES,
-  only=_ONLY,
-  ignored=IGNORED,
-)
-
-
 def _cap_row(name: str, field: str, default: float | None) -> Row:
   return attribute(name, field, values.number, default, null=None)
 
@@ -83,9 +65,10 @@ def _rows(
   max_positions: int,
   *more: Row,
   scores: tuple[Row, ...] = (_read_scale,),
+  kv_heads: int = 4,
   **options,
 ) -> tuple[Row, ...]:
-  """Returns the rows of the second and later versions."""
+  """Returns the rows of a version; later ones say how scores are scaled."""
   return usual_rows(
     max_positions,
     _EMBEDDING_ROW,
@@ -94,11 +77,21 @@ def _rows(
     *more,
     activation=_read_activation,
     tied=True,
-    kv_heads=4,
+    kv_heads=kv_heads,
     head_dim=256,
     **options,
   )
 
+
+GEMMA = Family(
+  model_type='gemma',
+  architecture='GemmaForCausalLM',
+  rows=_rows(8192, scores=(), kv_heads=16),
+  fixed={'norm_plus_one': True},
+  sources=SOURCES,
+  only=_ONLY,
+  ignored=IGNORED,
+)
 
 GEMMA2 = like(
   GEMMA,
@@ -243,9 +236,6 @@ def _read_rope(rest, known):
 
 
 _QUERIES, _KEYS = (_LAYER + f'self_attn.{x}_proj' for x in 'qk')
-# Queries and keys that are values, too, and queries alone: [G, .., D].
-_QK = TensorSplit(lambda x: (x[..., :-1, :], x[..., -1:, :]), 3)
-_Q = TensorSplit(lambda x: (x,), 3)
 _MIXTURE = {
   'post_dense': 'post_feedforward_layernorm_1',
   'post_experts': 'post_feedforward_layernorm_2',
@@ -284,8 +274,9 @@ GEMMA4 = like(
   },
   sources=SOURCES
   | _NORMS
-  | linear('layer{}/qk', _QK, _QUERIES, _KEYS)
-  | linear('layer{}/q', _Q, _QUERIES)
+  # Of layers whose keys are their values, and whose keys are another layer's.
+  | linear('layer{}/qk', LAST_APART, _QUERIES, _KEYS)
+  | linear('layer{}/q', MAPS, _QUERIES)
   | linear('layer{}/inputs_gate', LINEAR, _LAYER + 'per_layer_input_gate')
   | linear('layer{}/inputs_out', LINEAR, _LAYER + 'per_layer_projection')
   | scale(_LAYER + 'post_per_layer_input_norm', 'layer{}/post_inputs')

@@ -218,10 +218,8 @@ PHI3 = like(
   },
   harmless='',
   sources=SOURCES
-  | {
-    'layer{}/qkv/w': Tensors(GROUPS, (_LAYER + 'self_attn.qkv_proj.weight',)),
-    'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',)),
-  },
+  | linear('layer{}/qkv', GROUPS, _ATTENTION + 'qkv_proj')
+  | linear('layer{}/up', WAYS, _LAYER + 'mlp.gate_up_proj'),
 )
 
 MIXTRAL = like(

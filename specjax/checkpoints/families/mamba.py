@@ -145,13 +145,7 @@ def _mixer(name):
 
 _SOURCES = SOURCES | _mixer(_LAYER + 'mamba.')
 _EXPERTS = _LAYER + 'block_sparse_moe.'
-_DENSE = {
-  f'layer{{}}/{prefix}{ours}/w': Tensors(
-    split, (f'{_LAYER}shared_mlp.{theirs}_linear.weight',)
-  )
-  for prefix in ('', 'shared_')
-  for ours, split, theirs in (('up', WAYS, 'input'), ('down', LINEAR, 'output'))
-}
+_DENSE = _LAYER + 'shared_mlp.'
 
 GRANITE_HYBRID = like(
   DECODER,
@@ -168,7 +162,11 @@ GRANITE_HYBRID = like(
   harmless='init_method mamba_chunk_size normalization_function',
   sources={
     **_SOURCES,
-    **_DENSE,
+    # A plain MLP where there are no experts, the shared one beside them.
+    **linear('layer{}/up', WAYS, _DENSE + 'input_linear'),
+    **linear('layer{}/down', LINEAR, _DENSE + 'output_linear'),
+    **linear('layer{}/shared_up', WAYS, _DENSE + 'input_linear'),
+    **linear('layer{}/shared_down', LINEAR, _DENSE + 'output_linear'),
     'layer{}/experts/router': Tensors(
       LINEAR, (_EXPERTS + 'router.layer.weight',)
     ),
