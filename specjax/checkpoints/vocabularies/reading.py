@@ -45,10 +45,10 @@ class Spelled(NamedTuple):
 
 
 class Text(NamedTuple):
-  """The state of a draft that reads a text in its own tokens."""
+  """The state of a draft that has read a text."""
 
   cache: Cache
-  ends: jax.Array  # [B, S]
+  ends: jax.Array | None  # [B, S]; None: its tokens are the target's
 
 
 class Last(NamedTuple):
@@ -69,7 +69,6 @@ class Reading(NamedTuple):
   extend(own, ends, ctx, count) -> ends: `count` tokens are new at most.
   translate(own, tokens) -> the draft's tokens, of those that it drafts.
   logits(own, logits) -> those of the target's tokens.
-  pack(cache, ends) -> state, and unpack(state) -> (cache, ends).
   at_once: slots of a cache that is not walked over, at most; 0: as any cache.
   """
 
@@ -80,8 +79,6 @@ class Reading(NamedTuple):
   extend: Callable[..., Any]
   translate: Callable[..., jax.Array]
   logits: Callable[..., jax.Array]
-  pack: Callable[..., Any]
-  unpack: Callable[..., tuple[Cache, Any]]
   at_once: int = 0
 
 
@@ -101,8 +98,6 @@ SAME = Reading(
   extend=lambda own, ends, ctx, count: ends,
   translate=lambda own, tokens: tokens,
   logits=lambda own, logits: logits,
-  pack=lambda cache, ends: cache,
-  unpack=lambda state: (state, None),
 )
 
 
@@ -252,7 +247,5 @@ def other(sizes: Sizes) -> Reading:
     extend,
     translate,
     lambda own, logits: reduced_vocab_head.spread(logits, own.tables.places),
-    Text,
-    lambda state: state,
     AT_ONCE,
   )
