@@ -33,14 +33,12 @@ from specjax.models.config import Experts, Latent
 _LAYER = 'model.layers.{}.'
 _ATTENTION, _MLP = _LAYER + 'self_attn.', _LAYER + 'mlp.'
 _ROPE = rope.rope_row()
-_PLACES = 'rope_parameters', 'rope_scaling'
-_GROWTH = 'mscale_all_dim'  # of scores, where positions are stretched
 
 
 def _read_rope(rest, known, turned: int):
   """Positions of a part of a head; stretched ones make scores larger."""
-  places = [rest.get(place) for place in _PLACES]
-  growth = [x.get(_GROWTH) for x in places if isinstance(x, dict)]
+  places = rest.get('rope_parameters'), rest.get('rope_scaling')
+  growth = [x.get('mscale_all_dim') for x in places if isinstance(x, dict)]
   fields = _ROPE(rest, known | {'head_dim': turned})
   scaling, scale = fields['rope_scaling'], None
   if scaling is not None and any(growth) and scaling.factor > 1:
@@ -90,8 +88,6 @@ def _latent_row(
   return read
 
 
-_METHOD, _NORMALIZE = 'topk_method', 'norm_topk_prob'
-_SCALE = 'routed_scaling_factor'
 _METHODS = 'greedy', 'group_limited_greedy'
 
 
@@ -132,11 +128,11 @@ def grouped_experts_row(
 
   def read(rest, known):
     sizes = values.take_all(rest, names)
-    if not sigmoid and not take(rest, _METHOD, _method, False):
+    if not sigmoid and not take(rest, 'topk_method', _method, False):
       sizes |= {'groups': 1, 'best_groups': 1}
     common = take(rest, 'n_shared_experts', values.size, shared)
-    normal = sigmoid and take(rest, _NORMALIZE, values.flag, True)
-    factor = take(rest, _SCALE, values.number, scale)
+    normal = sigmoid and take(rest, 'norm_topk_prob', values.flag, True)
+    factor = take(rest, 'routed_scaling_factor', values.number, scale)
     with blame(f'{", ".join(name for name, _ in names.values())}: '):
       experts = Experts(
         **sizes,

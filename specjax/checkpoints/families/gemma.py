@@ -19,6 +19,7 @@ from specjax.checkpoints.families.table import (
   Family,
   Row,
   Tensors,
+  kept,
   linear,
   scale,
 )
@@ -237,9 +238,11 @@ def _read_rope(rest, known):
 
 _QUERIES, _KEYS = (_LAYER + f'self_attn.{x}_proj' for x in 'qk')
 _MIXTURE = {
-  'post_dense': 'post_feedforward_layernorm_1',
-  'post_experts': 'post_feedforward_layernorm_2',
-  'norm_experts': 'pre_feedforward_layernorm_2',
+  'post_dense/scale': 'post_feedforward_layernorm_1.weight',
+  'post_experts/scale': 'post_feedforward_layernorm_2.weight',
+  'norm_experts/scale': 'pre_feedforward_layernorm_2.weight',
+  'norm_router/scale': 'router.scale',
+  'experts/router_gain': 'router.per_expert_scale',
 }
 
 GEMMA4 = like(
@@ -282,19 +285,12 @@ GEMMA4 = like(
   | scale(_LAYER + 'post_per_layer_input_norm', 'layer{}/post_inputs')
   | linear('inputs/map', HEADS, 'model.per_layer_model_projection')
   | scale('model.per_layer_projection_norm', 'inputs/norm')
-  | {
-    name: tensors
-    for ours, theirs in _MIXTURE.items()
-    for name, tensors in scale(_LAYER + theirs, f'layer{{}}/{ours}').items()
-  }
+  | kept(_LAYER, {'layer_scale': 'layer_scalar'} | _MIXTURE)
   | {
     ours: Tensors(split, (name,))
     for ours, split, name in (
       ('inputs/table', KEEP, 'model.embed_tokens_per_layer.weight'),
-      ('layer{}/layer_scale', KEEP, _LAYER + 'layer_scalar'),
-      ('layer{}/norm_router/scale', KEEP, _LAYER + 'router.scale'),
       ('layer{}/experts/router', LINEAR, _LAYER + 'router.proj.weight'),
-      ('layer{}/experts/router_gain', KEEP, _LAYER + 'router.per_expert_scale'),
       ('layer{}/experts/up', HEADS, _LAYER + 'experts.gate_up_proj'),
       ('layer{}/experts/down', LINEAR, _LAYER + 'experts.down_proj'),
     )

@@ -25,7 +25,6 @@ from specjax.checkpoints.families.table import (
 from specjax.checkpoints.families.values import attribute, derive, take
 
 _NORMS = {'layer_norm': True, 'gated': False}
-_MASKS = ('.attn.bias', '.attn.masked_bias')
 _SUMMARY = """
   summary_activation summary_first_dropout summary_proj_to_labels summary_type
   summary_use_proj
@@ -89,7 +88,7 @@ GPT2 = Family(
   # The order of operations, and another name for the positions.
   harmless=f'{_SUMMARY} attn_pdrop n_ctx reorder_and_upcast_attn',
   prefix='transformer.',
-  ignored=_MASKS,
+  ignored=('.attn.bias', '.attn.masked_bias'),
 )
 
 _ATTENTION = 'transformer.h.{}.attn.attention.'
