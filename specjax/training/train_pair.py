@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import transformers
+from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from specjax import checkpoints
 from specjax.bench.config import Size
@@ -37,12 +38,6 @@ def model_of(
 def wide(logits: jax.Array) -> jax.Array:
   """Logits as probabilities are made of them, in float32 at least."""
   return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-
-def cross_entropy(logits, tokens):
-  """Nats [B, T] of each next token under logits [B, T, V]."""
-  log_q = jax.nn.log_softmax(logits)
-  return -jnp.take_along_axis(log_q, tokens[..., None], -1)[..., 0]
 
 
 def bits_per_byte(model, params, windows):
