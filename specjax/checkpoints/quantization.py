@@ -42,6 +42,7 @@ _LISTS = 'ignore', 'ignored_layers', 'modules_to_not_convert'
 _OF_ACTIVATIONS = re.compile(
   r'.*\.(input|output|activation|kv|[qkv])_(scale|scale_ub|zero_point)'
 )
+_SPARE = '_shape'  # end of the name of a tensor that is not needed
 _VALUES = 1 << 20  # that are floats at once, beside the weight
 _HALF = 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0
 _FP4 = *_HALF, *(-x for x in _HALF)
@@ -61,7 +62,6 @@ class Layout(NamedTuple):
     zero: end of the name of the zeros.
     needs_zero: whether a weight without zeros is refused.
     order: end of the name of the block of each input.
-    spare: end of the name of a tensor that is not needed.
     weight: end of the name of the weight.
     bits: of a value inside a word, the lowest first; 0: it is an entry itself.
     axis: along which values are packed, and which `order` is about.
@@ -81,7 +81,6 @@ class Layout(NamedTuple):
   zero: str = '_zero_point'
   needs_zero: bool = False
   order: str = '_g_idx'
-  spare: str = '_shape'
   weight: str = ''
   bits: int = 0
   axis: int = -1
@@ -557,7 +556,7 @@ def join(
           f'its {role}, is missing; copy the checkpoint again'
         )
     parts = {role: left.pop(other) for role, other in found.items()}
-    left.pop(base + layout.spare, None)
+    left.pop(base + _SPARE, None)
     left[weight] = _fit(layout, weight, parts)
   return left
 
