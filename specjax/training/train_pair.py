@@ -11,8 +11,8 @@ import pathlib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import transformers
-from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from specjax import checkpoints
 from specjax.bench.config import Size
@@ -24,6 +24,9 @@ from specjax.training import data, folders
 from specjax.training.generated import draw_texts, write_texts
 from specjax.training.optimize import train
 from specjax.training.recipes import Drafts, Optimization, Recipe, Texts
+
+# Nats [B, T] of each next token under logits [B, T, V].
+cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 def model_of(
@@ -142,10 +145,8 @@ def train_drafts(
     p = jax.nn.softmax(wide(transformer.score(target, frozen, inputs)))
 
     def divergence(name):
-      q = jax.nn.log_softmax(
-        transformer.score(models[name], drafts[name], inputs)
-      )
-      return -jnp.sum(p * q, -1).mean()
+      logits = transformer.score(models[name], drafts[name], inputs)
+      return optax.softmax_cross_entropy(logits, p).mean()
 
     return {name: divergence(name) for name in models}
 
