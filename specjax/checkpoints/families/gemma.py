@@ -5,7 +5,7 @@ import math
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
-  IGNORED,
+  DECODER,
   SOURCES,
   like,
   usual_rows,
@@ -16,7 +16,6 @@ from specjax.checkpoints.families.table import (
   LAST_APART,
   LINEAR,
   MAPS,
-  Family,
   Row,
   Tensors,
   kept,
@@ -84,14 +83,14 @@ def _rows(
   )
 
 
-GEMMA = Family(
-  model_type='gemma',
-  architecture='GemmaForCausalLM',
+GEMMA = like(
+  DECODER,
+  'gemma',
+  'GemmaForCausalLM',
   rows=_rows(8192, scores=(), kv_heads=16),
   fixed={'norm_plus_one': True},
-  sources=SOURCES,
   only=_ONLY,
-  ignored=IGNORED,
+  harmless='',
 )
 
 GEMMA2 = like(

@@ -6,7 +6,7 @@ Their next-token layer, `mtp`, is read by `drafters.mtp`.
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
-  IGNORED,
+  DECODER,
   SOURCES,
   like,
   usual_rows,
@@ -16,7 +16,6 @@ from specjax.checkpoints.families.table import (
   HEADS,
   LINEAR,
   WAYS,
-  Family,
   Row,
   Tensors,
   TensorSplit,
@@ -96,9 +95,10 @@ _SHARED_EXPERT = {
   **linear('layer{}/shared_down', LINEAR, _SHARED + '.down_proj'),
   **linear('layer{}/shared_gate', LINEAR, _SHARED + '_gate'),
 }
-QWEN3_NEXT = Family(
-  model_type='qwen3_next',
-  architecture='Qwen3NextForCausalLM',
+QWEN3_NEXT = like(
+  DECODER,
+  'qwen3_next',
+  'Qwen3NextForCausalLM',
   rows=usual_rows(
     32768,
     BIAS,
@@ -126,7 +126,7 @@ QWEN3_NEXT = Family(
     'layer{}/experts/up': Tensors(HEADS, (_EXPERTS + 'gate_up_proj',)),
     'layer{}/experts/down': Tensors(LINEAR, (_EXPERTS + 'down_proj',)),
   },
-  ignored=IGNORED,
+  harmless='',
 )
 
 _OF_DRAFTS = """

@@ -42,9 +42,6 @@ SOURCES = (
   | linear('layer{}/down', LINEAR, _LAYER + 'mlp.down_proj')
 )
 
-# Old files store the rotary frequencies, which follow from the base.
-IGNORED = ('.rotary_emb.inv_freq',)
-
 
 def size_rows(
   max_positions: int,
@@ -186,7 +183,8 @@ LLAMA = Family(
   only={'rope_interleaved': False},
   harmless='is_llama_config',
   sources=SOURCES,
-  ignored=IGNORED,
+  # Old files store the rotary frequencies, which follow from the base.
+  ignored=('.rotary_emb.inv_freq',),
 )
 DECODER = dataclasses.replace(LLAMA, only={})  # that most families differ from
 
