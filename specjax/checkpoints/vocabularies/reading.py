@@ -64,7 +64,7 @@ class Reading(NamedTuple):
 
   width: W, even: tokens behind those in the cache at most, when a draft begins.
   weights(own) -> the model's.
-  begin(own, ctx) -> (tokens [B, S'], length [B], ends): the text, for prefill.
+  begin(own, ctx) -> (tokens [B, S'], ends): the text, for prefill.
   last(own, ends, ctx) -> Last.
   extend(own, ends, ctx, count) -> ends: `count` tokens are new at most.
   translate(own, tokens) -> the draft's tokens, of those that it drafts.
@@ -74,7 +74,7 @@ class Reading(NamedTuple):
 
   width: int
   weights: Callable[..., Weights]
-  begin: Callable[..., tuple[jax.Array, jax.Array, Any]]
+  begin: Callable[..., tuple[jax.Array, Any]]
   last: Callable[..., Last]
   extend: Callable[..., Any]
   translate: Callable[..., jax.Array]
@@ -93,7 +93,7 @@ def _last_two(own, ends, ctx: Context) -> Last:
 SAME = Reading(
   width=2,
   weights=lambda own: own,
-  begin=lambda own, ctx: (ctx.tokens, ctx.length, None),
+  begin=lambda own, ctx: (ctx.tokens, None),
   last=_last_two,
   extend=lambda own, ends, ctx, count: ends,
   translate=lambda own, tokens: tokens,
@@ -208,8 +208,7 @@ def other(sizes: Sizes) -> Reading:
   def begin(own, ctx):
     ends = ends_of(sizes, own.tables, ctx.tokens)
     slots = sizes.slots(ctx.tokens.shape[1])
-    tokens = spell(own.tables, ends, ctx.tokens, slots)
-    return tokens, _before(ends, ctx.length), ends
+    return spell(own.tables, ends, ctx.tokens, slots), ends
 
   def last(own, ends, ctx):
     # What was drafted is one piece; a token of several was the last one of

@@ -41,7 +41,7 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
 
   def init(params, ctx, hidden, rows):
     weights = read.weights(params.drafter)
-    tokens, _, ends = read.begin(params.drafter, ctx)
+    tokens, ends = read.begin(params.drafter, ctx)
     cache = transformer.open_cache(model, weights, *tokens.shape, ctx.source)
     # Tokens behind these are fed by each step anew, see `start`.
     last = read.last(params.drafter, ends, ctx)
