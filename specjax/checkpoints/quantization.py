@@ -487,13 +487,15 @@ def split(
   return rest, lambda tensors: join(layout, tensors, listed)
 
 
-def _listed(config: Mapping[str, Any]) -> list[str]:
-  """Returns the modules that are not quantised.
+def _listed(config: Mapping[str, Any]) -> list[re.Pattern[str]]:
+  """Returns patterns of the modules that are not quantised.
+
+  A name stands for its module and all inside.
 
   Raises:
     ValueError: they are no list of names.
   """
-  found: list[str] = []
+  found: list[re.Pattern[str]] = []
   for field in _LISTS:
     value = config.get(field) or []
     if not isinstance(value, list) or not all(
@@ -501,34 +503,25 @@ def _listed(config: Mapping[str, Any]) -> list[str]:
     ):
       raise ValueError(f'{field} = {value!r}, which must be a list of names')
     for entry in value:
+      form = rf'(.*\.)?{re.escape(entry)}(\.|$)'
       try:
-        re.compile(entry[3:] if entry.startswith('re:') else '')
+        found += [re.compile(entry[3:] if entry[:3] == 're:' else form)]
       except re.error as error:
         raise ValueError(f'{field} with {entry!r} ({error})') from error
-    found += value
   return found
 
 
-def _is_listed(name: str, listed: Sequence[str]) -> bool:
-  """Returns true if a list names the module of a weight, or one around it."""
-  module = name.removesuffix('.weight')
-  return any(
-    re.match(entry[3:], module)
-    if entry.startswith('re:')
-    else f'.{entry}.' in f'.{module}.'
-    for entry in listed
-  )
-
-
 def join(
-  layout: Layout, tensors: Mapping[str, Any], listed: Sequence[str] = ()
+  layout: Layout,
+  tensors: Mapping[str, Any],
+  listed: Sequence[re.Pattern[str]] = (),
 ) -> dict[str, Any]:
   """Joins the tensors of quantised weights; the others stay.
 
   Args:
     layout: of the weights.
     tensors: by name.
-    listed: modules that are not quantised: their tensors stay.
+    listed: of modules that are not quantised: their tensors stay.
 
   Raises:
     CheckpointError: a tensor of a weight is missing, or of another type or
@@ -540,7 +533,8 @@ def join(
       continue
     base = name.removesuffix(layout.values)
     weight = base + layout.weight
-    if name not in left or _is_listed(weight, listed):
+    module = weight.removesuffix('.weight')
+    if name not in left or any(x.match(module) for x in listed):
       continue
     scale = next((x for x in layout.scales if base + x in left), None)
     found = {'values': name, 'scale': base + (scale or layout.scales[0])}
@@ -567,9 +561,8 @@ def _fit(layout: Layout, weight: str, parts: dict[str, Tensor]) -> Quantized:
   Raises:
     CheckpointError: a tensor of it does not fit the values.
   """
-  values, scale, zero = (parts.get(x) for x in ('values', 'scale', 'zero'))
-  assert values is not None
-  assert scale is not None
+  values, scale = parts['values'], parts['scale']
+  zero, order = parts.get('zero'), parts.get('order')
   axes = list(values.shape)
 
   def refuse(tensor: Tensor, expected: str) -> CheckpointError:
@@ -607,7 +600,6 @@ def _fit(layout: Layout, weight: str, parts: dict[str, Tensor]) -> Quantized:
     fits |= zero.shape == scale.shape and each == 1
     if not fits or zero.dtype not in ('I32', 'I8', 'U8', *_FP8):
       raise refuse(zero, 'a zero for each block')
-  order = parts.get('order')
   if order is not None and order.shape != (axes[layout.axis],):
     raise refuse(order, 'the block of each input')
   shape = list(axes)
