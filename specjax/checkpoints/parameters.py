@@ -359,15 +359,11 @@ def read_parameters(
   Args:
     sources: the tensors of each parameter.
     shapes: the shape of each parameter.
-    tensors: by name.
+    tensors: by name; `check_tensors` has looked at them.
     dtype: of the parameters.
     places: of parameters on a mesh.
     form: of matrices.
-
-  Raises:
-    CheckpointError: a tensor has another shape, or is quantised.
   """
-  check_tensors(sources, shapes, tensors)
   tied = _is_tied(sources)
 
   def one(key, source):

@@ -9,18 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specjax.checkpoints.files import CODES
 from specjax.errors import first_line
 
 AUTO = 'auto'
 DTYPES = ('float32', 'bfloat16', 'float16', 'float64')
 NARROW = ('bfloat16', 'float16')
 # As headers of safetensors files call them; others are quantised weights.
-STORED = {
-  'F64': 'float64',
-  'F32': 'float32',
-  'F16': 'float16',
-  'BF16': 'bfloat16',
-}
+STORED = {code: name for name, code in CODES.items() if name in DTYPES}
 
 
 def name_of(dtype: Any) -> str:
@@ -37,7 +33,7 @@ def in_dtype(tree: Any, dtype: str) -> Any:
   return jax.tree.map(one, tree)
 
 
-def check_dtype(dtype: Any, field: str = 'dtype') -> str:
+def check_dtype(dtype: Any) -> str:
   """The name of a type that may be asked for; 'auto' is one.
 
   Raises:
@@ -45,9 +41,9 @@ def check_dtype(dtype: Any, field: str = 'dtype') -> str:
   """
   name, choices = name_of(dtype), (AUTO, *DTYPES)
   if name not in choices:
-    raise ValueError(f'{field} is {name!r}: choose one of {", ".join(choices)}')
+    raise ValueError(f'dtype is {name!r}: choose one of {", ".join(choices)}')
   if name != AUTO and (reason := refusal(name)):
-    raise ValueError(f'{field} is {name!r}: {reason}')
+    raise ValueError(f'dtype is {name!r}: {reason}')
   return name
 
 

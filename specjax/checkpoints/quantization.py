@@ -42,6 +42,7 @@ _LISTS = 'ignore', 'ignored_layers', 'modules_to_not_convert'
 _OF_ACTIVATIONS = re.compile(
   r'.*\.(input|output|activation|kv|[qkv])_(scale|scale_ub|zero_point)'
 )
+_SPARE = '_shape'  # end of the name of a tensor that is not needed
 _VALUES = 1 << 20  # that are floats at once, beside the weight
 _HALF = 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0
 _FP4 = *_HALF, *(-x for x in _HALF)
@@ -61,7 +62,6 @@ class Layout(NamedTuple):
     zero: end of the name of the zeros.
     needs_zero: whether a weight without zeros is refused.
     order: end of the name of the block of each input.
-    spare: end of the name of a tensor that is not needed.
     weight: end of the name of the weight.
     bits: of a value inside a word, the lowest first; 0: it is an entry itself.
     axis: along which values are packed, and which `order` is about.
@@ -81,7 +81,6 @@ class Layout(NamedTuple):
   zero: str = '_zero_point'
   needs_zero: bool = False
   order: str = '_g_idx'
-  spare: str = '_shape'
   weight: str = ''
   bits: int = 0
   axis: int = -1
@@ -488,13 +487,15 @@ def split(
   return rest, lambda tensors: join(layout, tensors, listed)
 
 
-def _listed(config: Mapping[str, Any]) -> list[str]:
-  """Returns the modules that are not quantised.
+def _listed(config: Mapping[str, Any]) -> list[re.Pattern[str]]:
+  """Returns patterns of the modules that are not quantised.
+
+  A name stands for its module and all inside.
 
   Raises:
     ValueError: they are no list of names.
   """
-  found: list[str] = []
+  found: list[re.Pattern[str]] = []
   for field in _LISTS:
     value = config.get(field) or []
     if not isinstance(value, list) or not all(
@@ -502,34 +503,25 @@ def _listed(config: Mapping[str, Any]) -> list[str]:
     ):
       raise ValueError(f'{field} = {value!r}, which must be a list of names')
     for entry in value:
+      form = rf'(.*\.)?{re.escape(entry)}(\.|$)'
       try:
-        re.compile(entry[3:] if entry.startswith('re:') else '')
+        found += [re.compile(entry[3:] if entry[:3] == 're:' else form)]
       except re.error as error:
         raise ValueError(f'{field} with {entry!r} ({error})') from error
-    found += value
   return found
 
 
-def _is_listed(name: str, listed: Sequence[str]) -> bool:
-  """Returns true if a list names the module of a weight, or one around it."""
-  module = name.removesuffix('.weight')
-  return any(
-    re.match(entry[3:], module)
-    if entry.startswith('re:')
-    else f'.{entry}.' in f'.{module}.'
-    for entry in listed
-  )
-
-
 def join(
-  layout: Layout, tensors: Mapping[str, Any], listed: Sequence[str] = ()
+  layout: Layout,
+  tensors: Mapping[str, Any],
+  listed: Sequence[re.Pattern[str]] = (),
 ) -> dict[str, Any]:
   """Joins the tensors of quantised weights; the others stay.
 
   Args:
     layout: of the weights.
     tensors: by name.
-    listed: modules that are not quantised: their tensors stay.
+    listed: of modules that are not quantised: their tensors stay.
 
   Raises:
     CheckpointError: a tensor of a weight is missing, or of another type or
@@ -541,7 +533,8 @@ def join(
       continue
     base = name.removesuffix(layout.values)
     weight = base + layout.weight
-    if name not in left or _is_listed(weight, listed):
+    module = weight.removesuffix('.weight')
+    if name not in left or any(x.match(module) for x in listed):
       continue
     scale = next((x for x in layout.scales if base + x in left), None)
     found = {'values': name, 'scale': base + (scale or layout.scales[0])}
@@ -557,7 +550,7 @@ def join(
           f'its {role}, is missing; copy the checkpoint again'
         )
     parts = {role: left.pop(other) for role, other in found.items()}
-    left.pop(base + layout.spare, None)
+    left.pop(base + _SPARE, None)
     left[weight] = _fit(layout, weight, parts)
   return left
 
@@ -568,9 +561,8 @@ def _fit(layout: Layout, weight: str, parts: dict[str, Tensor]) -> Quantized:
   Raises:
     CheckpointError: a tensor of it does not fit the values.
   """
-  values, scale, zero = (parts.get(x) for x in ('values', 'scale', 'zero'))
-  assert values is not None
-  assert scale is not None
+  values, scale = parts['values'], parts['scale']
+  zero, order = parts.get('zero'), parts.get('order')
   axes = list(values.shape)
 
   def refuse(tensor: Tensor, expected: str) -> CheckpointError:
@@ -608,7 +600,6 @@ def _fit(layout: Layout, weight: str, parts: dict[str, Tensor]) -> Quantized:
     fits |= zero.shape == scale.shape and each == 1
     if not fits or zero.dtype not in ('I32', 'I8', 'U8', *_FP8):
       raise refuse(zero, 'a zero for each block')
-  order = parts.get('order')
   if order is not None and order.shape != (axes[layout.axis],):
     raise refuse(order, 'the block of each input')
   shape = list(axes)

@@ -47,18 +47,12 @@ def from_regex(
   Args:
     what: the language, as messages call it.
     pattern: the whole text must match it.
-    tokens: `ends` end a text.
+    tokens: `ends` end a text; there is one at least.
     seconds: see `bytewise.build`.
 
   Raises:
     ValueError: see `regex`.
   """
-  ends = [i for i in tokens.ends if not 0 <= i < tokens.size]
-  if ends or not tokens.ends:
-    raise ValueError(
-      f'eos {ends or "is empty"}: name at least one token that ends a text, '
-      f'each from 0 to {tokens.size - 1}'
-    )
   table = bytewise.build(what, pattern, seconds=seconds)
   different, which = states.columns(table[:, :256])
   table = states.merge(np.concatenate([different, table[:, 256:]], 1))

@@ -115,10 +115,8 @@ def speculation(counts: Sequence[Counts], depth: int) -> dict[str, Any]:
     depth: most tokens of a draft.
   """
   histogram = sum((x.histogram for x in counts), np.zeros(depth + 1, int))
-  steps, accepted = (
-    int(histogram.sum()),
-    int(sum(x.accepted.sum() for x in counts)),
-  )
+  steps = int(histogram.sum())
+  accepted = int(sum(x.accepted.sum() for x in counts))
   drafted = int(sum(x.drafted for x in counts))
   return {
     'speculative_decoding': {

@@ -9,10 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from specjax.arguments import is_whole
 from specjax.bench.config import Prompts
 from specjax.cli.fields import SEEDS
 from specjax.errors import UserError
 from specjax.prompts import conversations
+from specjax.requests.request_sampling import NEUTRAL
+from specjax.serving.config import STAGES
 
 _STRINGS, _CHARACTERS = 16, 1000  # of `stop`, at most
 OBJECT = 'object'  # stands for the schema of any object
@@ -94,15 +97,17 @@ class Asked(NamedTuple):
 
 _IGNORE = 'describe them in a message, or start the service with ignore_tools'
 # Fields that are not served: values that ask for nothing, and a remedy.
-_WITHOUT: dict[str, tuple[tuple, str]] = {
-  'suffix': (('',), 'write the tokens for filling in into the prompt'),
-  'echo': ((False,), 'put the prompt before the answer'),
-  'best_of': ((1,), 'ask for several with n'),
+_TOOLS: dict[str, tuple[tuple, str]] = {
   'tools': (([],), _IGNORE),
   'tool_choice': (('none', 'auto'), 'leave it out'),
   'parallel_tool_calls': ((True, False), 'leave it out'),
   'functions': (([],), _IGNORE),
   'function_call': (('none', 'auto'), 'leave it out'),
+}
+_WITHOUT = _TOOLS | {
+  'suffix': (('',), 'write the tokens for filling in into the prompt'),
+  'echo': ((False,), 'put the prompt before the answer'),
+  'best_of': ((1,), 'ask for several with n'),
   'modalities': ((['text'],), 'answers are text'),
   'audio': ((), 'answers are text'),
   'store': ((False,), 'nothing is stored'),
@@ -111,33 +116,14 @@ _WITHOUT: dict[str, tuple[tuple, str]] = {
   'service_tier': (('auto', 'default'), 'leave it out'),
   'web_search_options': ((), 'nothing is searched'),
 }
-_TOOLS = (
-  'tools',
-  'tool_choice',
-  'parallel_tool_calls',
-  'functions',
-  'function_call',
-)
 _IGNORED = ('user', 'metadata', 'safety_identifier', 'prompt_cache_key')
-# Field: the argument of `sampling.make`, and its value that changes nothing.
-_STAGES = {
-  'top_p': ('top_p', 1),
-  'top_k': ('top_k', 0),
-  'min_p': ('min_p', 0),
-  'frequency_penalty': ('frequency_penalty', 0),
-  'presence_penalty': ('presence_penalty', 0),
-  'repetition_penalty': ('repetition_penalty', 1),
-  'logit_bias': ('logit_bias', {}),
-  'min_tokens': ('min_new_tokens', 0),
-}
-
-
-def _is_whole(value: Any) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool)
+# Fields of stages, and the arguments of `sampling.make` that they are.
+_STAGES = {name: name for name in STAGES if name != 'constraint'}
+_STAGES['min_tokens'] = 'min_new_tokens'
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:
-  if not _is_whole(value) or not low <= value <= high:
+  if not is_whole(value) or not low <= value <= high:
     raise _wrong(name, f'must be a whole number from {low} to {high}')
   return value
 
@@ -210,7 +196,7 @@ def _messages(value: Any) -> list[dict[str, str]]:
 
 
 def _ids(value: list, vocab_size: int) -> list[int]:
-  if not all(_is_whole(one) and 0 <= one < vocab_size for one in value):
+  if not all(is_whole(one) and 0 <= one < vocab_size for one in value):
     raise _wrong('prompt', f'must have token ids from 0 to {vocab_size - 1}')
   return value
 
@@ -294,7 +280,7 @@ def _values(take: Callable, limits: Limits) -> dict[str, Any]:
   found: dict[str, Any] = {'temperature': 1.0}
   if temperature is not None:
     found['temperature'] = _number('temperature', temperature)
-  for field, (stage, neutral) in _STAGES.items():
+  for field, stage in _STAGES.items():
     if (value := take(field)) is None:
       continue
     if field == 'logit_bias':
@@ -307,7 +293,7 @@ def _values(take: Callable, limits: Limits) -> dict[str, Any]:
       value = _whole(field, value, 0, limits.length)
     if stage in limits.stages:
       found[stage] = value  # Another default of the service may change much.
-    elif value != neutral:
+    elif value != NEUTRAL[stage]:
       raise _wrong(field, f'is not served: stages has no {stage}')
   return found
 

@@ -14,6 +14,22 @@ from specjax.training.data import TOKENS
 from specjax.training.recipes import Optimization
 
 
+def _facts_of(field: str, file: pathlib.Path) -> dict[str, Any]:
+  """Returns what a file says that its folder is for.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  with writing(field, file.parent):
+    text = file.read_text()
+  try:
+    return dict(json.loads(text))
+  except (ValueError, TypeError) as error:
+    raise UserError(
+      f'{field}: {file} is damaged ({error}); name another folder'
+    ) from error
+
+
 def hold(field: str, file: pathlib.Path, facts: Any, others: str) -> None:
   """Writes what a folder is for into a file of it, where there is none.
 
@@ -31,13 +47,7 @@ def hold(field: str, file: pathlib.Path, facts: Any, others: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
       write_text(file, json.dumps(facts, indent=2) + '\n', field)
-    text = file.read_text()
-  try:
-    found = json.loads(text)
-  except ValueError as error:
-    raise UserError(
-      f'{field}: {file} is damaged ({error}); name another folder'
-    ) from error
+  found = _facts_of(field, file)
   need(found == facts, f'{field}: {others}; name another folder')
 
 
@@ -73,13 +83,7 @@ def claim_data(folder: pathlib.Path, made_for: dict[str, Any]) -> None:
       file.write_text(json.dumps(made_for, indent=2) + '\n')
     if not file.exists():
       return
-    text = file.read_text()
-  try:
-    found = dict(json.loads(text))
-  except (ValueError, TypeError) as error:
-    raise UserError(
-      f'data: {file} is damaged ({error}); name another folder'
-    ) from error
+  found = _facts_of('data', file)
   for name, value in made_for.items():
     need(
       found.get(name) == value,

@@ -19,10 +19,11 @@ import numpy as np
 from specjax import checkpoints, prompts
 from specjax.arguments import misfit
 from specjax.drafters.heads.trainable import Trainable
-from specjax.errors import need, writing
+from specjax.errors import need
 from specjax.models.cache import round_slots
 from specjax.prompts import conversations
 from specjax.stats import metrics
+from specjax.stats.folders import write_text
 from specjax.training import (
   data,
   folders,
@@ -217,9 +218,8 @@ def main(x: Online) -> dict[str, Any]:
   o, batch = x.optimization, rounds.batch
   params = train('online', folder, o, first, loss, m.weights, batch)
   lines = [line_of(i, rounds.get(i, params)) for i in range(x.rounds)]
-  with writing('folder', folder):
-    text = ''.join(json.dumps(line) + '\n' for line in lines)
-    (folder / 'rounds.jsonl').write_text(text)
+  text = ''.join(json.dumps(line) + '\n' for line in lines)
+  write_text(folder / 'rounds.jsonl', text, 'folder')
   for line in lines:
     print(json.dumps(line))
   path = train_heads.save('online', m, head, params)

@@ -16,6 +16,7 @@ from optax import contrib
 from specjax.checkpoints.precision import in_dtype
 from specjax.cli import progress
 from specjax.cli.names import resolve
+from specjax.stats.folders import write_text
 from specjax.training.recipes import CURVES, Optimization
 
 
@@ -108,9 +109,7 @@ class TrainingLog:
       'loss': jax.tree.map(float, loss),
     }
     self.lines.append(json.dumps(line | facts))
-    part = self.file.with_name(f'{self.file.name}.part')
-    part.write_text('\n'.join(self.lines) + '\n')
-    part.rename(self.file)
+    write_text(self.file, '\n'.join(self.lines) + '\n', 'folder')
     return self.lines[-1]
 
 

@@ -11,6 +11,7 @@ import pathlib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import transformers
 
 from specjax import checkpoints
@@ -23,6 +24,9 @@ from specjax.training import data, folders
 from specjax.training.generated import draw_texts, write_texts
 from specjax.training.optimize import train
 from specjax.training.recipes import Drafts, Optimization, Recipe, Texts
+
+# Nats [B, T] of each next token under logits [B, T, V].
+cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 def model_of(
@@ -37,12 +41,6 @@ def model_of(
 def wide(logits: jax.Array) -> jax.Array:
   """Logits as probabilities are made of them, in float32 at least."""
   return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-
-def cross_entropy(logits, tokens):
-  """Nats [B, T] of each next token under logits [B, T, V]."""
-  log_q = jax.nn.log_softmax(logits)
-  return -jnp.take_along_axis(log_q, tokens[..., None], -1)[..., 0]
 
 
 def bits_per_byte(model, params, windows):
@@ -147,10 +145,8 @@ def train_drafts(
     p = jax.nn.softmax(wide(transformer.score(target, frozen, inputs)))
 
     def divergence(name):
-      q = jax.nn.log_softmax(
-        transformer.score(models[name], drafts[name], inputs)
-      )
-      return -jnp.sum(p * q, -1).mean()
+      logits = transformer.score(models[name], drafts[name], inputs)
+      return optax.softmax_cross_entropy(logits, p).mean()
 
     return {name: divergence(name) for name in models}
 

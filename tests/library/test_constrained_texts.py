@@ -140,7 +140,7 @@ def test_an_automaton_of_other_tokens_is_refused(drafted):
     targets.for_prompts(drafted[0], 3, automata=[None, one, other])
 
 
-@pytest.mark.parametrize('eos', [(), (0, 5000), 0, ('0',)])
+@pytest.mark.parametrize('eos', [(), (0, 5000), (-1,), 0, ('0',)])
 @pytest.mark.parametrize(
   ('make', 'asked'),
   [(constraints.regex, 'a'), (constraints.json_schema, '{"type": "null"}')],

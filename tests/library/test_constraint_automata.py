@@ -710,12 +710,6 @@ def test_a_table_that_is_large_is_refused(monkeypatch):
     compiling.from_regex('it', 'a{9}', three)
 
 
-@pytest.mark.parametrize('ends', [(), (9,), (-1,)])
-def test_ends_are_tokens(ends):
-  with pytest.raises(ValueError, match=r'eos .* from 0 to 8'):
-    compiling.from_regex('it', 'a', dataclasses.replace(SMALL, ends=ends))
-
-
 def test_without_outlines_core_the_message_says_what_to_install(monkeypatch):
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
   with pytest.raises(ValueError, match=r'pip install .*\[constraints\]'):

@@ -110,7 +110,7 @@ def run(folder, mesh: Mesh, drafter: str, dtype: str) -> dict:
     )
     if own is not None:
       found['draft'] = check_bytes(
-        draft.config, placement.for_draft, mesh, own, state.drafter.state
+        draft.config, placement.for_draft, mesh, own, state.drafter.state.cache
       )
     found['placed'] = lies_as(state, placement.of_state(state))
   # A compiled program takes arrays that lie as it was made for, or none.

@@ -14,7 +14,6 @@ from specjax.checkpoints.families.llama import (
   BIAS,
   DECODER,
   MLP_BIAS,
-  SOURCES,
   like,
   usual_rows,
 )
@@ -24,7 +23,6 @@ from specjax.checkpoints.families.table import (
   LINEAR,
   WAYS,
   Row,
-  Tensors,
   kept,
   linear,
 )
@@ -35,14 +33,12 @@ from specjax.models.config import Experts, Latent
 _LAYER = 'model.layers.{}.'
 _ATTENTION, _MLP = _LAYER + 'self_attn.', _LAYER + 'mlp.'
 _ROPE = rope.rope_row()
-_PLACES = 'rope_parameters', 'rope_scaling'
-_GROWTH = 'mscale_all_dim'  # of scores, where positions are stretched
 
 
 def _read_rope(rest, known, turned: int):
   """Positions of a part of a head; stretched ones make scores larger."""
-  places = [rest.get(place) for place in _PLACES]
-  growth = [x.get(_GROWTH) for x in places if isinstance(x, dict)]
+  places = rest.get('rope_parameters'), rest.get('rope_scaling')
+  growth = [x.get('mscale_all_dim') for x in places if isinstance(x, dict)]
   fields = _ROPE(rest, known | {'head_dim': turned})
   scaling, scale = fields['rope_scaling'], None
   if scaling is not None and any(growth) and scaling.factor > 1:
@@ -92,8 +88,6 @@ def _latent_row(
   return read
 
 
-_METHOD, _NORMALIZE = 'topk_method', 'norm_topk_prob'
-_SCALE = 'routed_scaling_factor'
 _METHODS = 'greedy', 'group_limited_greedy'
 
 
@@ -134,11 +128,11 @@ def grouped_experts_row(
 
   def read(rest, known):
     sizes = values.take_all(rest, names)
-    if not sigmoid and not take(rest, _METHOD, _method, False):
+    if not sigmoid and not take(rest, 'topk_method', _method, False):
       sizes |= {'groups': 1, 'best_groups': 1}
     common = take(rest, 'n_shared_experts', values.size, shared)
-    normal = sigmoid and take(rest, _NORMALIZE, values.flag, True)
-    factor = take(rest, _SCALE, values.number, scale)
+    normal = sigmoid and take(rest, 'norm_topk_prob', values.flag, True)
+    factor = take(rest, 'routed_scaling_factor', values.number, scale)
     with blame(f'{", ".join(name for name, _ in names.values())}: '):
       experts = Experts(
         **sizes,
@@ -189,13 +183,13 @@ def _of_queries(config):
   """Sources of the map that makes queries."""
   compressed = config.latent is not None and config.latent.queries is not None
   name = 'q_b_proj' if compressed else 'q_proj'
-  return {'layer{}/latent/q/w': Tensors(HEADS, (f'{_ATTENTION}{name}.weight',))}
+  return linear('layer{}/latent/q', HEADS, _ATTENTION + name)
 
 
 _KV_DOWN = _ATTENTION + 'kv_a_proj_with_mqa'
 _SHARED = _MLP + 'shared_experts.'
 _SOURCES = {
-  **SOURCES,
+  **QWEN3_MOE.sources,
   **linear('layer{}/latent/q_down', LINEAR, _ATTENTION + 'q_a_proj'),
   **linear('layer{}/latent/kv_down', LINEAR, _KV_DOWN),
   **kept(
@@ -206,7 +200,6 @@ _SOURCES = {
       'latent/kv_up': 'kv_b_proj.weight',
     },
   ),
-  **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
   **kept(_MLP, {'experts/router_shift': 'gate.e_score_correction_bias'}),
   **linear(
     'layer{}/shared_up', WAYS, _SHARED + 'gate_proj', _SHARED + 'up_proj'

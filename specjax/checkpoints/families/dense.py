@@ -113,13 +113,10 @@ def multiplier_row(name: str, field: str, default: float | None = None) -> Row:
 
 
 def _attention_row(default: float | None) -> Row:
-  name = 'attention_multiplier'
-
   def read(rest, known):
     usual = known['head_dim'] ** -0.5
-    value = take(
-      rest, name, values.number, usual if default is None else default
-    )
+    missing = usual if default is None else default
+    value = take(rest, 'attention_multiplier', values.number, missing)
     return {'query_scale': None if value == usual else value}
 
   return read

@@ -5,7 +5,7 @@ import math
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
-  IGNORED,
+  DECODER,
   SOURCES,
   like,
   usual_rows,
@@ -13,11 +13,12 @@ from specjax.checkpoints.families.llama import (
 from specjax.checkpoints.families.table import (
   HEADS,
   KEEP,
+  LAST_APART,
   LINEAR,
-  Family,
+  MAPS,
   Row,
   Tensors,
-  TensorSplit,
+  kept,
   linear,
   scale,
 )
@@ -50,25 +51,6 @@ def _read_activation(rest, known):
   }
 
 
-GEMMA = Family(
-  model_type='gemma',
-  architecture='GemmaForCausalLM',
-  rows=usual_rows(
-    8192,
-    _EMBEDDING_ROW,
-    BIAS,
-    activation=_read_activation,
-    tied=True,
-    kv_heads=16,
-    head_dim=256,
-  ),
-  fixed={'norm_plus_one': True},
-  sources=SOURCES,
-  only=_ONLY,
-  ignored=IGNORED,
-)
-
-
 def _cap_row(name: str, field: str, default: float | None) -> Row:
   return attribute(name, field, values.number, default, null=None)
 
@@ -83,9 +65,10 @@ def _rows(
   max_positions: int,
   *more: Row,
   scores: tuple[Row, ...] = (_read_scale,),
+  kv_heads: int = 4,
   **options,
 ) -> tuple[Row, ...]:
-  """Returns the rows of the second and later versions."""
+  """Returns the rows of a version; later ones say how scores are scaled."""
   return usual_rows(
     max_positions,
     _EMBEDDING_ROW,
@@ -94,11 +77,21 @@ def _rows(
     *more,
     activation=_read_activation,
     tied=True,
-    kv_heads=4,
+    kv_heads=kv_heads,
     head_dim=256,
     **options,
   )
 
+
+GEMMA = like(
+  DECODER,
+  'gemma',
+  'GemmaForCausalLM',
+  rows=_rows(8192, scores=(), kv_heads=16),
+  fixed={'norm_plus_one': True},
+  only=_ONLY,
+  harmless='',
+)
 
 GEMMA2 = like(
   GEMMA,
@@ -243,13 +236,12 @@ def _read_rope(rest, known):
 
 
 _QUERIES, _KEYS = (_LAYER + f'self_attn.{x}_proj' for x in 'qk')
-# Queries and keys that are values, too, and queries alone: [G, .., D].
-_QK = TensorSplit(lambda x: (x[..., :-1, :], x[..., -1:, :]), 3)
-_Q = TensorSplit(lambda x: (x,), 3)
 _MIXTURE = {
-  'post_dense': 'post_feedforward_layernorm_1',
-  'post_experts': 'post_feedforward_layernorm_2',
-  'norm_experts': 'pre_feedforward_layernorm_2',
+  'post_dense/scale': 'post_feedforward_layernorm_1.weight',
+  'post_experts/scale': 'post_feedforward_layernorm_2.weight',
+  'norm_experts/scale': 'pre_feedforward_layernorm_2.weight',
+  'norm_router/scale': 'router.scale',
+  'experts/router_gain': 'router.per_expert_scale',
 }
 
 GEMMA4 = like(
@@ -284,26 +276,20 @@ GEMMA4 = like(
   },
   sources=SOURCES
   | _NORMS
-  | linear('layer{}/qk', _QK, _QUERIES, _KEYS)
-  | linear('layer{}/q', _Q, _QUERIES)
+  # Of layers whose keys are their values, and whose keys are another layer's.
+  | linear('layer{}/qk', LAST_APART, _QUERIES, _KEYS)
+  | linear('layer{}/q', MAPS, _QUERIES)
   | linear('layer{}/inputs_gate', LINEAR, _LAYER + 'per_layer_input_gate')
   | linear('layer{}/inputs_out', LINEAR, _LAYER + 'per_layer_projection')
   | scale(_LAYER + 'post_per_layer_input_norm', 'layer{}/post_inputs')
   | linear('inputs/map', HEADS, 'model.per_layer_model_projection')
   | scale('model.per_layer_projection_norm', 'inputs/norm')
-  | {
-    name: tensors
-    for ours, theirs in _MIXTURE.items()
-    for name, tensors in scale(_LAYER + theirs, f'layer{{}}/{ours}').items()
-  }
+  | kept(_LAYER, {'layer_scale': 'layer_scalar'} | _MIXTURE)
   | {
     ours: Tensors(split, (name,))
     for ours, split, name in (
       ('inputs/table', KEEP, 'model.embed_tokens_per_layer.weight'),
-      ('layer{}/layer_scale', KEEP, _LAYER + 'layer_scalar'),
-      ('layer{}/norm_router/scale', KEEP, _LAYER + 'router.scale'),
       ('layer{}/experts/router', LINEAR, _LAYER + 'router.proj.weight'),
-      ('layer{}/experts/router_gain', KEEP, _LAYER + 'router.per_expert_scale'),
       ('layer{}/experts/up', HEADS, _LAYER + 'experts.gate_up_proj'),
       ('layer{}/experts/down', LINEAR, _LAYER + 'experts.down_proj'),
     )

@@ -13,21 +13,18 @@ from specjax.checkpoints.families.table import (
   GROUPS,
   KEEP,
   LINEAR,
+  MAPS,
   WAYS,
   Family,
   Row,
   Tensors,
-  TensorSplit,
   linear,
   norm,
   untransposed,
 )
 from specjax.checkpoints.families.values import attribute, derive, take
 
-# Queries, keys and values of one head side by side.
-HEADS = TensorSplit(lambda x: (x,), 3)
 _NORMS = {'layer_norm': True, 'gated': False}
-_MASKS = ('.attn.bias', '.attn.masked_bias')
 _SUMMARY = """
   summary_activation summary_first_dropout summary_proj_to_labels summary_type
   summary_use_proj
@@ -91,7 +88,7 @@ GPT2 = Family(
   # The order of operations, and another name for the positions.
   harmless=f'{_SUMMARY} attn_pdrop n_ctx reorder_and_upcast_attn',
   prefix='transformer.',
-  ignored=_MASKS,
+  ignored=('.attn.bias', '.attn.masked_bias'),
 )
 
 _ATTENTION = 'transformer.h.{}.attn.attention.'
@@ -109,8 +106,8 @@ def _read_layers(rest, known):
     raise ValueError(
       f'attention_layers = {listed!r} is not what attention_types says'
     )
-  local = [window if kind == 'local' else None for kind in types]
-  return {'windows': tuple(local) if any(local) else ()}
+  windows = [window if kind == 'local' else None for kind in types]
+  return {'windows': values.unless_none(windows)}
 
 
 def _decode_types(layers):
@@ -185,7 +182,7 @@ GPT_NEOX = Family(
   | norm('gpt_neox.final_layer_norm', 'norm')
   | norm(_LAYER + 'input_layernorm', 'layer{}/norm1')
   | norm(_LAYER + 'post_attention_layernorm', 'layer{}/norm2')
-  | linear('layer{}/qkv', HEADS, _LAYER + 'attention.query_key_value')
+  | linear('layer{}/qkv', MAPS, _LAYER + 'attention.query_key_value')
   | linear('layer{}/out', LINEAR, _LAYER + 'attention.dense')
   | linear('layer{}/up', WAYS, _LAYER + 'mlp.dense_h_to_4h')
   | linear('layer{}/down', LINEAR, _LAYER + 'mlp.dense_4h_to_h'),

@@ -5,10 +5,8 @@ from specjax.checkpoints.families.llama import (
   DECODER,
   SOURCES,
   attention_bias_row,
-  epsilon_row,
   like,
-  size_rows,
-  tied_row,
+  usual_rows,
 )
 from specjax.checkpoints.families.table import (
   HEADS,
@@ -66,14 +64,17 @@ GPT_OSS = like(
   DECODER,
   'gpt_oss',
   'GptOssForCausalLM',
-  rows=(
-    *size_rows(131072, kv_heads=8, head_dim=64),
-    _read_rope,
-    values.window_by_layer_row(128, lambda layer, known: layer % 2 == 0),
-    epsilon_row(1e-5),
+  rows=usual_rows(
+    131072,
     attention_bias_row(True),
-    tied_row(False),
-    _read_experts,
+    rotary=_read_rope,
+    layers=(
+      values.window_by_layer_row(128, lambda layer, known: layer % 2 == 0),
+    ),
+    activation=_read_experts,
+    epsilon=1e-5,
+    kv_heads=8,
+    head_dim=64,
   ),
   fixed={'sink_logits': True},
   only={'hidden_act': 'silu'},

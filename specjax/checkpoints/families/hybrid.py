@@ -6,7 +6,7 @@ Their next-token layer, `mtp`, is read by `drafters.mtp`.
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
-  IGNORED,
+  DECODER,
   SOURCES,
   like,
   usual_rows,
@@ -16,7 +16,6 @@ from specjax.checkpoints.families.table import (
   HEADS,
   LINEAR,
   WAYS,
-  Family,
   Row,
   Tensors,
   TensorSplit,
@@ -65,16 +64,14 @@ def _parts(config: TransformerConfig) -> dict[str, Tensors]:
   made = config.recurrent
   if made is None:
     return {}
-  cut, half = made.channels, made.value_heads
+
+  def parts(key: str, first: int, *names: str) -> dict[str, Tensors]:
+    split = TensorSplit(lambda x: (x[..., :first], x[..., first:]))
+    return linear(key, split, *(f'{_MIXER}in_proj_{name}' for name in names))
+
   return {
-    'layer{}/mixer/in/w': Tensors(
-      TensorSplit(lambda x: (x[..., :cut], x[..., cut:])),
-      tuple(_MIXER + f'in_proj_{x}.weight' for x in ('qkv', 'z')),
-    ),
-    'layer{}/mixer/rates/w': Tensors(
-      TensorSplit(lambda x: (x[..., :half], x[..., half:])),
-      tuple(_MIXER + f'in_proj_{x}.weight' for x in 'ba'),
-    ),
+    **parts('layer{}/mixer/in', made.channels, 'qkv', 'z'),
+    **parts('layer{}/mixer/rates', made.value_heads, 'b', 'a'),
   }
 
 
@@ -92,15 +89,16 @@ def state_sources(mixer: str) -> dict[str, Tensors]:
 
 _STATES = state_sources(_MIXER)
 _SHARED_EXPERT = {
-  'layer{}/shared_up/w': Tensors(
-    WAYS, tuple(_SHARED + f'.{x}_proj.weight' for x in ('gate', 'up'))
+  **linear(
+    'layer{}/shared_up', WAYS, _SHARED + '.gate_proj', _SHARED + '.up_proj'
   ),
-  'layer{}/shared_down/w': Tensors(LINEAR, (_SHARED + '.down_proj.weight',)),
-  'layer{}/shared_gate/w': Tensors(LINEAR, (_SHARED + '_gate.weight',)),
+  **linear('layer{}/shared_down', LINEAR, _SHARED + '.down_proj'),
+  **linear('layer{}/shared_gate', LINEAR, _SHARED + '_gate'),
 }
-QWEN3_NEXT = Family(
-  model_type='qwen3_next',
-  architecture='Qwen3NextForCausalLM',
+QWEN3_NEXT = like(
+  DECODER,
+  'qwen3_next',
+  'Qwen3NextForCausalLM',
   rows=usual_rows(
     32768,
     BIAS,
@@ -120,15 +118,15 @@ QWEN3_NEXT = Family(
     **QWEN3_MOE.sources,
     **_STATES,
     **_SHARED_EXPERT,
-    'layer{}/mixer/in/w': Tensors(HEADS, (_MIXER + 'in_proj_qkvz.weight',)),
-    'layer{}/mixer/rates/w': Tensors(HEADS, (_MIXER + 'in_proj_ba.weight',)),
+    **linear('layer{}/mixer/in', HEADS, _MIXER + 'in_proj_qkvz'),
+    **linear('layer{}/mixer/rates', HEADS, _MIXER + 'in_proj_ba'),
   },
   unread=('mtp.',),
   stacked={
     'layer{}/experts/up': Tensors(HEADS, (_EXPERTS + 'gate_up_proj',)),
     'layer{}/experts/down': Tensors(LINEAR, (_EXPERTS + 'down_proj',)),
   },
-  ignored=IGNORED,
+  harmless='',
 )
 
 _OF_DRAFTS = """
@@ -177,12 +175,7 @@ QWEN3_5_MOE = like(
     num_attention_heads=16,
   ),
   harmless=_OF_DRAFTS,
-  sources={
-    **SOURCES,
-    **_STATES,
-    **_SHARED_EXPERT,
-    **{n: x for n, x in QWEN3_MOE.sources.items() if '/experts/' in n},
-  },
+  sources={**QWEN3_MOE.sources, **_STATES, **_SHARED_EXPERT},
 )
 
 FAMILIES = (QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE)

@@ -22,7 +22,7 @@ from specjax.checkpoints.families.table import (
   TURNED,
   WAYS,
   Row,
-  Tensors,
+  linear,
   scale,
 )
 from specjax.checkpoints.families.values import attribute
@@ -48,8 +48,7 @@ GLM = like(
     head_dim=128,
   ),
   fixed={'rotary_apart': True},
-  sources=_SOURCES
-  | {'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',))},
+  sources=_SOURCES | linear('layer{}/up', WAYS, _LAYER + 'mlp.gate_up_proj'),
 )
 
 GLM4 = like(

@@ -43,8 +43,7 @@ def _read_width(rest, known):
   """The width of the MLP, which files say before it is adjusted."""
   width = take(rest, 'block_ff_dim', values.size, known['mlp_width'])
   multiple = take(rest, 'block_multiple_of', values.size, 256)
-  name = 'block_ffn_dim_multiplier'
-  factor = take(rest, name, values.number, 1.0)
+  factor = take(rest, 'block_ffn_dim_multiplier', values.number, 1.0)
   if take(rest, 'block_auto_adjust_ff_dim', values.flag, True):
     width = -(-int(factor * int(2 * width / 3)) // multiple) * multiple
   return {'mlp_width': width}

@@ -42,9 +42,6 @@ SOURCES = (
   | linear('layer{}/down', LINEAR, _LAYER + 'mlp.down_proj')
 )
 
-# Old files store the rotary frequencies, which follow from the base.
-IGNORED = ('.rotary_emb.inv_freq',)
-
 
 def size_rows(
   max_positions: int,
@@ -186,7 +183,8 @@ LLAMA = Family(
   only={'rope_interleaved': False},
   harmless='is_llama_config',
   sources=SOURCES,
-  ignored=IGNORED,
+  # Old files store the rotary frequencies, which follow from the base.
+  ignored=('.rotary_emb.inv_freq',),
 )
 DECODER = dataclasses.replace(LLAMA, only={})  # that most families differ from
 
@@ -218,10 +216,8 @@ PHI3 = like(
   },
   harmless='',
   sources=SOURCES
-  | {
-    'layer{}/qkv/w': Tensors(GROUPS, (_LAYER + 'self_attn.qkv_proj.weight',)),
-    'layer{}/up/w': Tensors(WAYS, (_LAYER + 'mlp.gate_up_proj.weight',)),
-  },
+  | linear('layer{}/qkv', GROUPS, _ATTENTION + 'qkv_proj')
+  | linear('layer{}/up', WAYS, _LAYER + 'mlp.gate_up_proj'),
 )
 
 MIXTRAL = like(

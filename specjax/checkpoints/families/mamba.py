@@ -120,13 +120,12 @@ def _read_positions(rest, known):
 
 
 _COUNT, _CHOSEN = 'num_local_experts', 'num_experts_per_tok'
-_SHARED = 'shared_intermediate_size'
 
 
 def _read_experts(rest, known):
   count = take(rest, _COUNT, values.index, 8)
   chosen = take(rest, _CHOSEN, values.index, 2)
-  shared = take(rest, _SHARED, values.size, 1024)
+  shared = take(rest, 'shared_intermediate_size', values.size, 1024)
   if not count:  # The expert that all tokens go to is a plain MLP.
     return {'mlp_width': shared}
   width = known['mlp_width']
@@ -145,13 +144,7 @@ def _mixer(name):
 
 _SOURCES = SOURCES | _mixer(_LAYER + 'mamba.')
 _EXPERTS = _LAYER + 'block_sparse_moe.'
-_DENSE = {
-  f'layer{{}}/{prefix}{ours}/w': Tensors(
-    split, (f'{_LAYER}shared_mlp.{theirs}_linear.weight',)
-  )
-  for prefix in ('', 'shared_')
-  for ours, split, theirs in (('up', WAYS, 'input'), ('down', LINEAR, 'output'))
-}
+_DENSE = _LAYER + 'shared_mlp.'
 
 GRANITE_HYBRID = like(
   DECODER,
@@ -168,7 +161,11 @@ GRANITE_HYBRID = like(
   harmless='init_method mamba_chunk_size normalization_function',
   sources={
     **_SOURCES,
-    **_DENSE,
+    # A plain MLP where there are no experts, the shared one beside them.
+    **linear('layer{}/up', WAYS, _DENSE + 'input_linear'),
+    **linear('layer{}/down', LINEAR, _DENSE + 'output_linear'),
+    **linear('layer{}/shared_up', WAYS, _DENSE + 'input_linear'),
+    **linear('layer{}/shared_down', LINEAR, _DENSE + 'output_linear'),
     'layer{}/experts/router': Tensors(
       LINEAR, (_EXPERTS + 'router.layer.weight',)
     ),
@@ -215,11 +212,6 @@ BAMBA = like(
   sources=_BLOCKS,
 )
 
-# Factors of a layer, by the fields that hold them in this order.
-_OF_STATES = 'ssm_in_multiplier', 'ssm_multipliers', 'ssm_out_multiplier'
-_OF_ATTENTION = 'attention_in_multiplier', 'attention_out_multiplier'
-_OF_KEYS, _OF_MLP = 'key_multiplier', 'mlp_multipliers'
-
 
 def _factors(count):
   def decode(value):
@@ -236,8 +228,9 @@ def _unless_ones(factors):
 
 
 def _read_beside(rest, known):
-  first, last = (take(rest, _OF_STATES[i], values.number, 1.0) for i in (0, 2))
-  inner = take(rest, _OF_STATES[1], _factors(5), (1.0,) * 5)
+  first = take(rest, 'ssm_in_multiplier', values.number, 1.0)
+  inner = take(rest, 'ssm_multipliers', _factors(5), (1.0,) * 5)
+  last = take(rest, 'ssm_out_multiplier', values.number, 1.0)
   options = {
     'out_bias': take(rest, 'projectors_bias', values.flag, False),
     'norm': take(rest, 'mamba_rms_norm', values.flag, False),
@@ -250,13 +243,16 @@ def _read_beside(rest, known):
 
 
 def _read_factors(rest, known):
-  attention = (take(rest, x, values.number, 1.0) for x in _OF_ATTENTION)
-  keys = take(rest, _OF_KEYS, values.number, 1.0)
-  mlp = take(rest, _OF_MLP, _factors(2), (1.0, 1.0))
+  attention = [
+    take(rest, f'attention_{place}_multiplier', values.number, 1.0)
+    for place in ('in', 'out')
+  ]
+  keys = take(rest, 'key_multiplier', values.number, 1.0)
+  mlp = take(rest, 'mlp_multipliers', _factors(2), (1.0, 1.0))
   # Scores grow with keys, before they are turned or after that.
   scale = None if keys == 1 else keys * known['head_dim'] ** -0.5
   return {
-    'attention_scales': _unless_ones([*attention]),
+    'attention_scales': _unless_ones(attention),
     'mlp_scales': _unless_ones(mlp),
     'query_scale': scale,
   }

@@ -3,12 +3,12 @@
 from specjax.checkpoints.families import rope, values
 from specjax.checkpoints.families.llama import (
   BIAS,
-  IGNORED,
+  DECODER,
   SOURCES,
   like,
   usual_rows,
 )
-from specjax.checkpoints.families.table import Family, Row, experts
+from specjax.checkpoints.families.table import Row, experts
 from specjax.checkpoints.families.values import take
 from specjax.models.config import Experts
 
@@ -23,14 +23,14 @@ def _windows(layers: int) -> Row:
   )
 
 
-QWEN2 = Family(
-  model_type='qwen2',
-  architecture='Qwen2ForCausalLM',
+QWEN2 = like(
+  DECODER,
+  'qwen2',
+  'Qwen2ForCausalLM',
   rows=usual_rows(32768, layers=(_windows(28),), kv_heads=32),
   fixed={'qkv_bias': True},
-  sources=SOURCES,
   only={'use_mrope': False},
-  ignored=IGNORED,
+  harmless='',
 )
 
 # Its next-token layer is read by `drafters.mtp`.

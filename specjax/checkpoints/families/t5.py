@@ -1,24 +1,22 @@
 """T5, T5 v1.1 and Flan-T5: encoder-decoders with relative positions."""
 
-from collections.abc import Mapping
-
 from specjax.checkpoints.families import values
-from specjax.checkpoints.families.gpt import HEADS
 from specjax.checkpoints.families.table import (
   GROUPS,
   KEEP,
+  LAST_APART,
   LINEAR,
+  MAPS,
   WAYS,
   Family,
   Tensors,
-  TensorSplit,
+  linear,
+  scale,
 )
 from specjax.checkpoints.families.values import attribute, derive, take
 from specjax.errors import blame
 from specjax.models.config import Encoder, Relative, TransformerConfig
 
-# Keys and values of the source, by key-value head: [G, 2, D].
-_PAIRS = TensorSplit(lambda x: (x[..., :1, :], x[..., 1:, :]), 3)
 _GATED = 'gated-'
 _RELATIVE = (
   'relative_attention_num_buckets',
@@ -84,41 +82,27 @@ def _sublayer(stack: str, index: int) -> str:
   return stack + '.block.{}' + f'.layer.{index}.'
 
 
-def _norm(stack: str, index: int) -> Tensors:
-  return Tensors(KEEP, (_sublayer(stack, index) + 'layer_norm.weight',))
+def _stacks(config: TransformerConfig) -> dict[str, Tensors]:
+  """Sources of the encoder and the decoder."""
+  ways = ('wi_0', 'wi_1') if config.gated else ('wi',)
 
+  def stack(name: str, key: str, mlp: int) -> dict[str, Tensors]:
+    first, last = _sublayer(name, 0), _sublayer(name, mlp)
+    attention, dense = first + 'SelfAttention.', last + 'DenseReluDense.'
+    table = f'{name}.block.0.layer.0.SelfAttention.relative_attention_bias'
+    layer = key + 'layer{}/'
+    return {
+      f'{key}relative/table': Tensors(KEEP, (f'{table}.weight',)),
+      **scale(f'{name}.final_layer_norm', f'{key}norm'),
+      **scale(first + 'layer_norm', f'{layer}norm1'),
+      **linear(f'{layer}qkv', GROUPS, *(attention + x for x in 'qkv')),
+      **linear(f'{layer}out', LINEAR, attention + 'o'),
+      **scale(last + 'layer_norm', f'{layer}norm2'),
+      **linear(f'{layer}up', WAYS, *(dense + x for x in ways)),
+      **linear(f'{layer}down', LINEAR, dense + 'wo'),
+    }
 
-def _stack(name: str, key: str, mlp: int) -> dict[str, Tensors]:
-  """Sources of encoder or decoder; `mlp` is the number of that sublayer."""
-  attention = _sublayer(name, 0) + 'SelfAttention.'
-  layer = key + 'layer{}/'
-  bias = f'{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
-  return {
-    f'{key}relative/table': Tensors(KEEP, (bias,)),
-    f'{key}norm/scale': Tensors(KEEP, (f'{name}.final_layer_norm.weight',)),
-    f'{layer}norm1/scale': _norm(name, 0),
-    f'{layer}qkv/w': Tensors(
-      GROUPS, tuple(f'{attention}{x}.weight' for x in 'qkv')
-    ),
-    f'{layer}out/w': Tensors(LINEAR, (attention + 'o.weight',)),
-    f'{layer}norm2/scale': _norm(name, mlp),
-    f'{layer}down/w': Tensors(
-      LINEAR, (_sublayer(name, mlp) + 'DenseReluDense.wo.weight',)
-    ),
-  }
-
-
-def _feed_forward(config: TransformerConfig) -> Mapping[str, Tensors]:
-  names = ('wi_0', 'wi_1') if config.gated else ('wi',)
-  return {
-    f'{key}layer{{}}/up/w': Tensors(
-      WAYS,
-      tuple(
-        f'{_sublayer(stack, mlp)}DenseReluDense.{name}.weight' for name in names
-      ),
-    )
-    for stack, key, mlp in (('encoder', 'encoder/', 1), ('decoder', '', 2))
-  }
+  return stack('encoder', 'encoder/', 1) | stack('decoder', '', 2)
 
 
 _CROSS = _sublayer('decoder', 1) + 'EncDecAttention.'
@@ -145,16 +129,12 @@ T5 = Family(
   sources={
     'embedding': Tensors(KEEP, ('shared.weight',)),
     'unembedding': Tensors(LINEAR, ('lm_head.weight',)),
-    'layer{}/norm_source/scale': _norm('decoder', 1),
-    'layer{}/source_q/w': Tensors(HEADS, (_CROSS + 'q.weight',)),
-    'layer{}/source_out/w': Tensors(LINEAR, (_CROSS + 'o.weight',)),
-    'encoder/source{}/w': Tensors(
-      _PAIRS, tuple(f'{_CROSS}{x}.weight' for x in 'kv')
-    ),
   }
-  | _stack('encoder', 'encoder/', 1)
-  | _stack('decoder', '', 2),
-  varying=_feed_forward,
+  | scale(_sublayer('decoder', 1) + 'layer_norm', 'layer{}/norm_source')
+  | linear('layer{}/source_q', MAPS, _CROSS + 'q')
+  | linear('layer{}/source_out', LINEAR, _CROSS + 'o')
+  | linear('encoder/source{}', LAST_APART, _CROSS + 'k', _CROSS + 'v'),
+  varying=_stacks,
   only={'is_encoder_decoder': True},
   harmless='dropout_rate initializer_factor output_past',
   copies=('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight'),

@@ -175,6 +175,10 @@ KEEP = TensorSplit(lambda x: (x,), 0)
 LINEAR = TensorSplit(lambda x: (x,))
 # Outputs that lie head by head, [heads, outputs].
 HEADS = TensorSplit(lambda x: (x,), 2)
+# The same with several maps in each group of heads: [G, maps, D].
+MAPS = TensorSplit(lambda x: (x,), 3)
+# Of these maps the last one apart.
+LAST_APART = TensorSplit(lambda x: (x[..., :-1, :], x[..., -1:, :]), 3)
 # Queries, keys and values, which we group by key-value head: [G, H/G + 2, D].
 GROUPS = TensorSplit(
   lambda x: (x[..., :-2, :], x[..., -2:-1, :], x[..., -1:, :]), 3

@@ -197,8 +197,8 @@ def derive(field: str, function: Callable[[dict[str, Any]], Any]) -> Row:
 SLIDING, FULL = 'sliding_attention', 'full_attention'
 
 
-def _no_windows(windows):
-  """Without any window the field is empty."""
+def unless_none(windows):
+  """Returns the windows of layers, empty where no layer has any."""
   return tuple(windows) if any(windows) else ()
 
 
@@ -214,7 +214,7 @@ def window_row(default: int | None, switch: bool = False) -> Row:
     window = take(rest, 'sliding_window', size, default, null=None)
     if switch and not take(rest, 'use_sliding_window', flag, False):
       window = None
-    return {'windows': _no_windows([window] * known['num_layers'])}
+    return {'windows': unless_none([window] * known['num_layers'])}
 
   return read
 
@@ -266,6 +266,6 @@ def window_by_layer_row(
         f'layer_types has {SLIDING!r}, but there is no sliding_window'
       )
     windows = [window if kind == SLIDING else None for kind in types]
-    return {'windows': _no_windows(windows)}
+    return {'windows': unless_none(windows)}
 
   return read

@@ -45,10 +45,10 @@ class Spelled(NamedTuple):
 
 
 class Text(NamedTuple):
-  """The state of a draft that reads a text in its own tokens."""
+  """The state of a draft that has read a text."""
 
   cache: Cache
-  ends: jax.Array  # [B, S]
+  ends: jax.Array | None  # [B, S]; None: its tokens are the target's
 
 
 class Last(NamedTuple):
@@ -64,24 +64,21 @@ class Reading(NamedTuple):
 
   width: W, even: tokens behind those in the cache at most, when a draft begins.
   weights(own) -> the model's.
-  begin(own, ctx) -> (tokens [B, S'], length [B], ends): the text, for prefill.
+  begin(own, ctx) -> (tokens [B, S'], ends): the text, for prefill.
   last(own, ends, ctx) -> Last.
   extend(own, ends, ctx, count) -> ends: `count` tokens are new at most.
   translate(own, tokens) -> the draft's tokens, of those that it drafts.
   logits(own, logits) -> those of the target's tokens.
-  pack(cache, ends) -> state, and unpack(state) -> (cache, ends).
   at_once: slots of a cache that is not walked over, at most; 0: as any cache.
   """
 
   width: int
   weights: Callable[..., Weights]
-  begin: Callable[..., tuple[jax.Array, jax.Array, Any]]
+  begin: Callable[..., tuple[jax.Array, Any]]
   last: Callable[..., Last]
   extend: Callable[..., Any]
   translate: Callable[..., jax.Array]
   logits: Callable[..., jax.Array]
-  pack: Callable[..., Any]
-  unpack: Callable[..., tuple[Cache, Any]]
   at_once: int = 0
 
 
@@ -96,13 +93,11 @@ def _last_two(own, ends, ctx: Context) -> Last:
 SAME = Reading(
   width=2,
   weights=lambda own: own,
-  begin=lambda own, ctx: (ctx.tokens, ctx.length, None),
+  begin=lambda own, ctx: (ctx.tokens, None),
   last=_last_two,
   extend=lambda own, ends, ctx, count: ends,
   translate=lambda own, tokens: tokens,
   logits=lambda own, logits: logits,
-  pack=lambda cache, ends: cache,
-  unpack=lambda state: (state, None),
 )
 
 
@@ -213,8 +208,7 @@ def other(sizes: Sizes) -> Reading:
   def begin(own, ctx):
     ends = ends_of(sizes, own.tables, ctx.tokens)
     slots = sizes.slots(ctx.tokens.shape[1])
-    tokens = spell(own.tables, ends, ctx.tokens, slots)
-    return tokens, _before(ends, ctx.length), ends
+    return spell(own.tables, ends, ctx.tokens, slots), ends
 
   def last(own, ends, ctx):
     # What was drafted is one piece; a token of several was the last one of
@@ -252,7 +246,5 @@ def other(sizes: Sizes) -> Reading:
     extend,
     translate,
     lambda own, logits: reduced_vocab_head.spread(logits, own.tables.places),
-    Text,
-    lambda state: state,
     AT_ONCE,
   )

@@ -40,14 +40,12 @@ class Overlap:
   Attributes:
     shared: tokens that both vocabularies have.
     target: tokens of the target's.
-    draft: tokens of the draft's.
     can_draft: [V] whether the target's token is one of those shared.
     spelled: mean number of pieces of the target's tokens.
   """
 
   shared: int
   target: int
-  draft: int
   can_draft: np.ndarray = dataclasses.field(repr=False, compare=False)
   spelled: float
 
@@ -179,7 +177,6 @@ def build(target: Tokens, draft: Tokens) -> tuple[Tables, Overlap]:
   overlap = Overlap(
     len(matched),
     len({*target.texts, *target.special}),
-    len({*draft.texts, *draft.special}),
     places < draft.size,
     float(np.mean(ordinary)),
   )

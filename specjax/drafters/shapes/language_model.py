@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax.checkpoints.vocabularies import reading
-from specjax.checkpoints.vocabularies.reading import Reading
+from specjax.checkpoints.vocabularies.reading import Reading, Text
 from specjax.drafters.shapes.step_model import Step, Walker
 from specjax.models import cache as caches
 from specjax.models import cache_attention, prefill, transformer, variants
@@ -41,13 +41,13 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
 
   def init(params, ctx, hidden, rows):
     weights = read.weights(params.drafter)
-    tokens, _, ends = read.begin(params.drafter, ctx)
+    tokens, ends = read.begin(params.drafter, ctx)
     cache = transformer.open_cache(model, weights, *tokens.shape, ctx.source)
     # Tokens behind these are fed by each step anew, see `start`.
     last = read.last(params.drafter, ends, ctx)
     cache, _ = prefill.prefill(model, weights, tokens, last.known + 1, cache)
     flight = caches.open_block(cache, model.config, rows + width - 1)
-    return read.pack(cache, ends), Fed(flight, last.base, last.known)
+    return Text(cache, ends), Fed(flight, last.base, last.known)
 
   def forward(params, state, block, tokens, at, offset, mask):
     hides = (block.known - block.base)[:, None, None]
@@ -56,7 +56,7 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
       read.weights(params.drafter),
       tokens,
       block.base[:, None] + offset,
-      read.unpack(state)[0],
+      state.cache,
       block.known,
       mask & (rows >= hides),
       block.flight,
@@ -78,8 +78,8 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     # A row of one token has no a: its row 0 is masked out. Where the draft
     # has other tokens b may be several: pairs are fed from the first that is
     # in no cache on, so that most steps feed one.
-    last = read.last(params.drafter, read.unpack(state)[1], ctx)
-    flight = caches.begin_block(read.unpack(state)[0], block.flight)
+    last = read.last(params.drafter, state.ends, ctx)
+    flight = caches.begin_block(state.cache, block.flight)
     block = Fed(flight, last.base, last.known)
     two, slots = jnp.arange(2), caches.rows_of(flight)
 
@@ -120,11 +120,10 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     # From the first row that is not in the cache on.
     index = jnp.arange(path.shape[1]) + (block.known - block.base)[:, None]
     path = jnp.take_along_axis(path, index % path.shape[1], 1)
-    cache, ends = read.unpack(state)
-    ends = read.extend(params.drafter, ends, ctx, verdict.path.shape[1])
+    ends = read.extend(params.drafter, state.ends, ctx, verdict.path.shape[1])
     count = read.last(params.drafter, ends, ctx).known - block.known
-    cache = caches.commit(cache, block.flight, path, block.known, count)
-    return read.pack(cache, ends)
+    cache = caches.commit(state.cache, block.flight, path, block.known, count)
+    return Text(cache, ends)
 
   return Walker(
     init,
