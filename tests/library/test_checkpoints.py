@@ -4,16 +4,17 @@ import dataclasses
 import json
 import os
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+import tokenizers
+import transformers
 
 from specjax import checkpoints
 from specjax.checkpoints import files, loading, tokenizer
-from specjax.checkpoints.families import conversion, values
+from specjax.checkpoints.families import values
 from specjax.models import transformer
 from tests.support.directories import (
   assert_same,
@@ -254,8 +255,6 @@ def test_save_writes_the_ends_it_is_given(eos, ids, tmp_path):
 
 
 def make_tokenizer(size):
-  tokenizers = pytest.importorskip('tokenizers')
-  transformers = pytest.importorskip('transformers')
   words = {f'w{i}': i for i in range(size - 1)} | {'</s>': size - 1}
   tokenizer = tokenizers.Tokenizer(
     tokenizers.models.WordLevel(words, unk_token='w0')
@@ -305,16 +304,3 @@ def test_long_lists_of_names_are_cut():
   assert files.shorten(eight) == 'a, b, c, d, e, f, g, h'
   assert files.shorten(['j', *eight, 'i'], 3) == 'a, b, c, and 7 more'
   assert files.shorten([]) == 'none'
-
-
-def test_missing_attributes_take_the_defaults_of_the_family():
-  given = {
-    'model_type': 'llama', 'vocab_size': 11, 'hidden_size': 8,
-    'num_hidden_layers': 1, 'num_attention_heads': 2,
-    'num_key_value_heads': None, 'intermediate_size': 5,
-  }  # fmt: skip
-  _, config = conversion.read_attributes(given)
-  assert (config.num_kv_heads, config.head_dim) == (2, 4)
-  assert (config.norm_eps, config.rope_theta) == (1e-6, 1e4)
-  assert config.activation is nn.silu
-  assert not config.tied_embeddings

@@ -102,28 +102,28 @@ def test_a_logit_without_a_token_takes_its_share(case):
   assert np.abs(found[..., 1, 1, :]).max() < 1e-6  # The last one takes all.
 
 
-def test_what_is_in_no_use_does_not_matter():
-  q, cache, block, mask, bias = make(4, 16, 5)
-  want = attend((q, cache, block, mask, bias))
-  unused = np.arange(SLOTS) >= LENGTH[:, None]
-  broken = (
-    np.where(unused[:, None, None], np.float32(1e30), cache[0]),
-    np.where(unused[:, None, :, None], np.float32(1e30), cache[1]),
-  )
-  found = attend((q, broken, block, mask, bias))
-  np.testing.assert_array_equal(found, want)
+SLOT, FEW = np.arange(SLOTS), np.array([0, 1, 33], np.int32)
+FIRST = np.array([[-5], [70], [250]], np.int32)
 
 
-def test_turns_of_slots_in_no_use_are_not_read():
-  q, cache, block, mask, bias = make(4, 16, 5)
-  length = np.array([0, 1, 33], np.int32)
-  beyond = np.arange(SLOTS) >= -(-length[:, None] // 32) * 32
+@pytest.mark.parametrize(
+  ('length', 'first', 'unseen', 'number'),
+  [
+    (LENGTH, None, LENGTH[:, None] <= SLOT, 1e30),
+    # Turns of 32 slots of which none is in use are not read, nor are turns
+    # before a window.
+    (FEW, None, -(-FEW[:, None] // 32) * 32 <= SLOT, np.nan),
+    (LENGTH, FIRST, SLOT < FIRST // 32 * 32, np.nan),
+  ],
+)
+def test_what_is_not_seen_does_not_matter(length, first, unseen, number):
+  q, cache, block, mask, bias = make(4 if first is None else 1, 16, 5)
   broken = (
-    np.where(beyond[:, None, None], np.float32(np.nan), cache[0]),
-    np.where(beyond[:, None, :, None], np.float32(np.nan), cache[1]),
+    np.where(unseen[:, None, None], np.float32(number), cache[0]),
+    np.where(unseen[:, None, :, None], np.float32(number), cache[1]),
   )
-  want = attend((q, cache, block, mask, bias), length=length)
-  found = attend((q, broken, block, mask, bias), length=length)
+  want = attend((q, cache, block, mask, bias), first, length=length)
+  found = attend((q, broken, block, mask, bias), first, length=length)
   np.testing.assert_array_equal(found, want)
 
 
@@ -159,19 +159,6 @@ def test_numbers_of_64_bits_change_nothing():
   with jax.enable_x64(True):
     found = attend(data)
   assert found.dtype == np.float32
-  np.testing.assert_array_equal(found, want)
-
-
-def test_turns_before_a_window_are_not_read():
-  q, cache, block, mask, bias = make(1, 16, 1)
-  first = np.array([[-5], [70], [250]], np.int32)
-  before = np.arange(SLOTS) < first // 32 * 32
-  broken = (
-    np.where(before[:, None, None], np.float32(np.nan), cache[0]),
-    np.where(before[:, None, :, None], np.float32(np.nan), cache[1]),
-  )
-  want = attend((q, cache, block, mask, bias), first)
-  found = attend((q, broken, block, mask, bias), first)
   np.testing.assert_array_equal(found, want)
 
 

@@ -139,8 +139,8 @@ def hand_start(prompts, new, temperature=0.0):
   return models.run(HAND, hand_params(), prompts, values, new_tokens=new)
 
 
-def hand_go(state, steps=100):
-  return generate.generate(hand_params(), state, jnp.int32(steps), spec=HAND)
+def hand_go(state):
+  return generate.generate(hand_params(), state, jnp.int32(100), spec=HAND)
 
 
 # prompt, new tokens allowed, text, target calls, histogram, tried, overlap

@@ -39,16 +39,16 @@ def directory(tmp_path):
   return family_outputs.load('llama').write(tmp_path / 'model')
 
 
-def shard(path, count=3):
-  """Cuts the weights of a checkpoint into shards with an index."""
+def shard(path):
+  """Cuts the weights of a checkpoint into three shards with an index."""
   file = path / 'model.safetensors'
   tensors = sorted(safetensors.numpy.load_file(file).items())
   file.unlink()
   places = {}
-  for i in range(count):
+  for i in range(3):
     name = f'model-{i}.safetensors'
-    safetensors.numpy.save_file(dict(tensors[i::count]), path / name)
-    places |= {key: name for key, _ in tensors[i::count]}
+    safetensors.numpy.save_file(dict(tensors[i::3]), path / name)
+    places |= {key: name for key, _ in tensors[i::3]}
   (path / INDEX).write_text(json.dumps({'weight_map': places}))
   return places
 
@@ -178,10 +178,8 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
   ('name', 'changes', 'message'),
   [
     ('llama', {'model_type': 'mamba'}, "'mamba' is unknown; known are llama"),
-    ('llama', {'model_type': ...}, 'model_type None is unknown'),
     ('llama', {'sliding_window': 64}, 'unsupported .* attribute sliding_windo'),
     ('llama', {'head_dim': 7}, 'head_dim = 7 must be even'),
-    ('llama', {'hidden_size': ...}, r'hidden_size is missing; .*config\.json'),
     ('llama', {'hidden_size': '8'}, "hidden_size = '8'; expected a"),
     ('llama', {'rms_norm_eps': True}, 'eps = True; expected a positive'),
     ('llama', {'mlp_bias': 1}, 'mlp_bias = 1; expected true or false'),
@@ -211,7 +209,6 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
     ('qwen2', {'layer_types': [[], {}]}, 'layer_types'),
     ('llama', {'rope_parameters': _YARN}, "'yarn': .*division by zero"),
     ('llama', {'rope_parameters': _LONG}, "'longrope': 1 factors for 5"),
-    ('llama', {'rope_parameters': {'rope_type': 'mrope'}}, "'mrope'"),
     ('llama', {'rope_parameters': {'mrope_section': [1]}}, 'mrope_section'),
     ('gpt_neo', {'attention_layers': ['local'] * 2}, 'attention_layers'),
     ('gemma2', {'layer_types': ['full_attention']}, 'layer_types'),
@@ -234,7 +231,7 @@ _LONG = {'rope_type': 'longrope', 'short_factor': [1.0], 'long_factor': [1.0]}
   ],
 )
 def test_unsupported_values_are_named(name, changes, message, tmp_path):
-  """No weights are needed for it; an attribute that is `...` is left out."""
+  """No weights are needed for it."""
   file = tmp_path / 'config.json'
   file.write_text(json.dumps(family_outputs.load(name).config))
   edit_config(tmp_path, **changes)

@@ -15,10 +15,9 @@ from specjax.models import transformer
 from specjax.types import Params
 from tests.library.test_published_eagle import check_along_a_text
 from tests.support import family_outputs, models
-from tests.support.heads_in_numpy import attend, rms_norm, rotate, silu, softmax
+from tests.support.heads_in_numpy import rms_norm
 
-E, H, G, V = 24, 4, 2, 48
-EXPERTS, CHOSEN = 5, 3
+E, V, EXPERTS = 24, 48, 5
 TEXT = np.random.default_rng(1).integers(0, V, 40).astype(np.int32)
 # Before the layer's names, and the names of what joins and ends it.
 QWEN = (
@@ -42,10 +41,24 @@ KINDS = {
   'mimo': (MIMO, (0, 0)), 'deepseek_v3': (DEEPSEEK, (1, 1)),
 }  # fmt: skip
 NAMES = {kind: names for kind, (names, _) in KINDS.items()}
+# What makes a model of such a layer alone, of those attributes that it has.
+ALONE = {
+  'num_hidden_layers': 1, 'layer_types': ['full_attention'],
+  'mlp_only_layers': [], 'first_k_dense_replace': 0,
+}  # fmt: skip
 
 
 def stored_of(kind: str) -> family_outputs.Reference:
-  return family_outputs.load('qwen2' if kind == 'mimo' else kind)
+  """A stored checkpoint; MiMo is a Qwen2 without windows and scaling."""
+  if kind != 'mimo':
+    return family_outputs.load(kind)
+  stored = family_outputs.load('qwen2')
+  plain = {
+    'use_sliding_window': False,
+    'layer_types': ['full_attention'] * 2,
+    'rope_parameters': {'rope_theta': 500.0, 'rope_type': 'default'},
+  }
+  return stored._replace(config=stored.config | plain)
 
 
 def tensors_of(kind: str) -> dict[str, np.ndarray]:
@@ -74,9 +87,6 @@ def write(folder, kind: str, left_out: str = '\n', **tensors):
       'architectures': ['MiMoForCausalLM'],
       'attention_bias': True,
       'num_nextn_predict_layers': 1,
-      'use_sliding_window': False,
-      'layer_types': ['full_attention'] * 2,
-      'rope_parameters': {'rope_theta': 500.0, 'rope_type': 'default'},
     }
   every = stored.tensors | tensors_of(kind) | tensors
   if kind == 'deepseek_v3':
@@ -99,11 +109,16 @@ def load(tmp_path_factory):
 
 
 class Restated:
-  """A next-token layer on whole texts, in float64."""
+  """A next-token layer on whole texts, in float64.
 
-  def __init__(self, kind: str, target):
+  Its decoder layer is read as a model of its own: `test_families` compares
+  these with transformers.
+  """
+
+  def __init__(self, kind: str, target, folder):
     self.kind, self.names = kind, NAMES[kind]
-    self.w = {n: np.float64(x) for n, x in tensors_of(kind).items()}
+    own = tensors_of(kind)
+    self.w = {n: np.float64(x) for n, x in own.items()}
     config = target.model.config
     self.eps, self.plus = config.norm_eps, float(config.norm_plus_one)
     params = target.params
@@ -111,62 +126,35 @@ class Restated:
     tied = config.tied_embeddings
     self.head = self.table.T if tied else np.float64(params['unembedding'])
     self.last = np.float64(params['norm']['scale'])
+    stored = stored_of(kind)
+    layer = {
+      name.replace(self.names[0], 'model.layers.0.'): x
+      for name, x in own.items()
+      if name.removesuffix('.weight') not in self.names
+    }
+    rest = {n: x for n, x in stored.tensors.items() if '.layers.' not in n}
+    alone = stored._replace(
+      config=stored.config
+      | {n: x for n, x in ALONE.items() if n in stored.config},
+      tensors=rest | layer,
+    )
+    path = alone.write(folder)
+    self.alone = specjax.load(path, dtype='float64', layout='whole')
+    forward = functools.partial(self.alone.model.forward, taps=(0,))
+    self.forward = jax.jit(forward)
+
+  def layer(self, x):
+    """The stream [T, E] after the layer."""
+    mask, at = transformer.causal(1, V)
+    table = np.zeros((V, E))
+    table[: len(x)] = x  # Token i is embedded as row i.
+    params = self.alone.params | {'embedding': table}
+    out = self.forward(params, at, at, None, None, mask)
+    return np.float64(out.taps[0, : len(x), 0])
 
   def norm(self, x, name):
     scale = self.last if name is None else self.w[f'{name}.weight']
     return rms_norm(x, scale + self.plus, self.eps)
-
-  def linear(self, x, name):
-    return x @ self.w[f'{name}.weight'].T + self.w.get(f'{name}.bias', 0)
-
-  def attend(self, x, name):
-    count, gated = len(x), self.kind != 'mimo'
-    q, k, v = (self.linear(x, f'{name}{n}_proj') for n in 'qkv')
-    q, k, v = (
-      q.reshape(count, H, -1),
-      *(y.reshape(count, G, -1) for y in (k, v)),
-    )
-    gate, theta = np.inf, 500.0
-    if gated:
-      q, gate = np.split(q, 2, -1)
-      gate = gate.reshape(count, -1)
-      q, k = self.norm(q, f'{name}q_norm'), self.norm(k, f'{name}k_norm')
-    turned = q.shape[-1] // (2 if gated else 1)
-    at = np.arange(count)
-    q, k = (
-      np.concatenate([rotate(y[..., :turned], at, theta), y[..., turned:]], -1)
-      for y in (q, k)
-    )
-    y = attend(q, k, v, np.tri(count, dtype=bool))
-    return self.linear(y / (1 + np.exp(-gate)), f'{name}o_proj')
-
-  def dense(self, x, name):
-    gate = silu(self.linear(x, f'{name}.gate_proj'))
-    return self.linear(
-      gate * self.linear(x, f'{name}.up_proj'), f'{name}.down_proj'
-    )
-
-  def mlp(self, x, name):
-    if self.kind != 'qwen3_next':
-      return self.dense(x, name)
-    chances = softmax(self.linear(x, f'{name}.gate'))
-    least = np.sort(chances, -1)[:, -CHOSEN, None]
-    chances = np.where(chances >= least, chances, 0)
-    chances /= chances.sum(-1, keepdims=True)
-    gate = 1 / (1 + np.exp(-self.linear(x, f'{name}.shared_expert_gate')))
-    y = gate * self.dense(x, f'{name}.shared_expert')
-    for i in range(EXPERTS):
-      y = y + chances[:, i, None] * self.dense(x, f'{name}.experts.{i}')
-    return y
-
-  def layer(self, x):
-    """The stream [T, E] after the layer."""
-    name = self.names[0]
-    x = x + self.attend(
-      self.norm(x, f'{name}input_layernorm'), f'{name}self_attn.'
-    )
-    y = self.norm(x, f'{name}post_attention_layernorm')
-    return x + self.mlp(y, f'{name}mlp')
 
   def say(self, tokens, features):
     """Returns what the next step and the head read, [T, E] each.
@@ -179,7 +167,8 @@ class Restated:
     parts = self.norm(self.table[tokens], token), self.norm(features, feature)
     if self.kind == 'mimo':
       parts = parts[::-1]
-    x = self.layer(self.linear(np.concatenate(parts, -1), join))
+    joined = np.concatenate(parts, -1) @ self.w[f'{join}.weight'].T
+    x = self.layer(joined)
     normed = self.norm(x, last)
     return x if self.kind == 'deepseek_v3' else normed, normed
 
@@ -195,35 +184,6 @@ class Restated:
     return np.stack(said)
 
 
-class RestatedByModel(Restated):
-  """A next-token layer whose decoder layer is read as a model of its own."""
-
-  def __init__(self, kind, target, folder):
-    super().__init__(kind, target)
-    stored = family_outputs.load(kind)
-    config = stored.config | {'num_hidden_layers': 1}
-    config['first_k_dense_replace'] = 0
-    first, own = 'model.layers.0.', self.names[0]
-    layer = {
-      name.replace(own, first): x
-      for name, x in tensors_of(kind).items()
-      if name.removesuffix('.weight') not in self.names
-    }
-    rest = {n: x for n, x in stored.tensors.items() if '.layers.' not in n}
-    alone = stored._replace(config=config, tensors=rest | layer).write(folder)
-    self.alone = specjax.load(alone, dtype='float64', layout='whole')
-    forward = functools.partial(self.alone.model.forward, taps=(0,))
-    self.forward = jax.jit(forward)
-
-  def layer(self, x):
-    mask, at = transformer.causal(1, V)
-    table = np.zeros((V, E))
-    table[: len(x)] = x  # Token i is embedded as row i.
-    params = self.alone.params | {'embedding': table}
-    out = self.forward(params, at, at, None, None, mask)
-    return np.float64(out.taps[0, : len(x), 0])
-
-
 @pytest.mark.parametrize(
   'kind', models.slow_unless(['mimo', 'qwen3_next'], NAMES)
 )
@@ -235,14 +195,10 @@ def test_drafts_are_those_of_the_published_module(
   model, last = target.model, target.model.config.num_layers - 1
   assert loaded.make(3).taps == (last,)
   hidden = models.see(model, target.params, TEXT[None], (last,)).taps[0]
-  if kind == 'deepseek_v3':
-    restated = RestatedByModel(kind, target, tmp_path / 'layer')
-  else:
-    restated = Restated(kind, target)
   check_along_a_text(
     eagle.walk(mtp._read(target, '').head), model,
     Params(target.params, loaded.params), TEXT, np.asarray(hidden),
-    restated.draft,
+    Restated(kind, target, tmp_path / 'layer').draft,
   )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def authors(**more):
   return AUTHORS | {'dflash_config': kept}
 
 
-def tensors_of(name, width=E):
+def tensors_of(name):
   random = np.random.default_rng(3)
 
   def draw(*shape):
@@ -59,32 +59,32 @@ def tensors_of(name, width=E):
 
   taps = LAYOUTS[name][1]
   tensors = {
-    'fc.weight': draw(width, len(taps) * width),
-    'hidden_norm.weight': norm(width),
-    'norm.weight': norm(width),
+    'fc.weight': draw(E, len(taps) * E),
+    'hidden_norm.weight': norm(E),
+    'norm.weight': norm(E),
   }
   for i in range(LAYERS):
     tensors |= {
       f'layers.{i}.{key}.weight': x
       for key, x in {
-        'self_attn.q_proj': draw(HEADS * D, width),
-        'self_attn.k_proj': draw(KV * D, width),
-        'self_attn.v_proj': draw(KV * D, width),
-        'self_attn.o_proj': draw(width, HEADS * D),
+        'self_attn.q_proj': draw(HEADS * D, E),
+        'self_attn.k_proj': draw(KV * D, E),
+        'self_attn.v_proj': draw(KV * D, E),
+        'self_attn.o_proj': draw(E, HEADS * D),
         'self_attn.q_norm': norm(D),
         'self_attn.k_norm': norm(D),
-        'mlp.gate_proj': draw(MLP, width),
-        'mlp.up_proj': draw(MLP, width),
-        'mlp.down_proj': draw(width, MLP),
-        'input_layernorm': norm(width),
-        'post_attention_layernorm': norm(width),
+        'mlp.gate_proj': draw(MLP, E),
+        'mlp.up_proj': draw(MLP, E),
+        'mlp.down_proj': draw(E, MLP),
+        'input_layernorm': norm(E),
+        'post_attention_layernorm': norm(E),
       }.items()
     }
   if name == 'speculators':
     kept = np.isin(np.arange(V), IDS)
     tensors |= {
-      'embed_tokens.weight': draw(V, width),
-      'lm_head.weight': draw(len(IDS), width),
+      'embed_tokens.weight': draw(V, E),
+      'lm_head.weight': draw(len(IDS), E),
       'd2t': IDS - np.arange(len(IDS)),
       't2d': kept,
     }

@@ -1,7 +1,6 @@
 """Published EAGLE heads say what their own modules say."""
 
 import dataclasses
-import fnmatch
 import functools
 import types
 
@@ -382,24 +381,20 @@ def test_a_head_of_the_hub_is_fetched_and_recognised(
   asked = []
 
   def download(model, allow_patterns, **options):
-    files = [f.name for f in source.iterdir()]
-    wanted = [
-      name
-      for name in files
-      if any(fnmatch.fnmatch(name, pattern) for pattern in allow_patterns)
-    ]
+    wanted = huggingface_hub.utils.filter_repo_objects(
+      [f.name for f in source.iterdir()], allow_patterns=allow_patterns
+    )
+    wanted = [*wanted]
     asked.extend(wanted)
     return hub.store(cache, model, source, wanted or ['config.json'])
 
   def metadata(model, revision):
     if pickled:
       raise errors.NotASafetensorsRepoError('none')
-    header = {
-      n: types.SimpleNamespace(shape=list(x.shape), dtype='F32')
-      for n, x in written.tensors(layout).items()
-    }
-    one = types.SimpleNamespace(tensors=header)
-    return types.SimpleNamespace(files_metadata={'model.safetensors': one})
+    header = huggingface_hub.parse_local_safetensors_file_metadata(
+      source / 'model.safetensors'
+    )
+    return types.SimpleNamespace(files_metadata={'model.safetensors': header})
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', download)
   monkeypatch.setattr(huggingface_hub, 'get_safetensors_metadata', metadata)

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from specjax import sampling, verify
-from specjax.certify import tiny_models
 from specjax.drafters import cascade, lm, ngram, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
 from specjax.models import recurrent
 from specjax.models.config import GatedDelta, Mamba2, ShortConv
-from specjax.stats import fit_tests
 from specjax.types import Params, Spec
 from tests.support import models
 
@@ -34,7 +32,6 @@ MODELS = {
 }
 MODEL = MODELS['delta']
 PROMPTS = [[1], [2, 3], [4, 5, 6, 4, 5, 6, 4, 5], list(range(10)) * 2]
-SETTINGS = 'T 1', 'T 1.5, top-k 2'
 
 
 @functools.cache
@@ -46,9 +43,9 @@ def weights(model=MODEL, seed=0):
   )
 
 
-def params(model, other=0.1):
+def params(model):
   one, two = jax.device_get((weights(model), weights(model, seed=1)))
-  near = jax.tree.map(lambda x, y: (1 - other) * x + other * y, one, two)
+  near = jax.tree.map(lambda x, y: 0.9 * x + 0.1 * y, one, two)
   return Params(weights(model), jax.device_put(near))
 
 
@@ -89,24 +86,6 @@ def test_texts_and_states_are_those_of_plain_decoding(kind, float64):
     refilled = models.pooled(spec, given, PROMPTS, [0.0] * 4, 24)
     texts = [tuple(models.joined(x)) for x in refilled]
     assert texts == models.new_tokens(other)
-
-
-@pytest.mark.slow
-def test_the_law_of_the_text_is_that_of_plain_sampling():
-  """The certificate's loop; its own cases have the gated delta rule."""
-  target = models.tiny(4, 2, recurrent=Mamba2((0,), 1, 2, 3, 4, kernel=2))
-  tiny = tiny_models.TinyModels(
-    target,
-    target,
-    params(target, 0.5),
-    settings={name: tiny_models.SETTINGS[name] for name in SETTINGS},
-  )
-  drafter = lm.make_tree(target, (0, 0, 1))
-  spec = Spec(target, drafter, verify.recursive, tiny.eos)
-  seen = tiny.sample(spec, 64, 4, seed=0)
-  for setting, counts in seen.items():
-    fit = fit_tests.fit(counts.sum(1), tiny.plain[setting])
-    assert fit.p_value > 1e-4, setting
 
 
 def test_of_layers_that_convolve_the_last_inputs_are_kept():

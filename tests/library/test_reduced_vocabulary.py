@@ -248,16 +248,6 @@ def test_bad_vocabularies_are_refused_by_name(target, kind, options, message):
     kind.load(target, pair.path('eagle3'), **options)
 
 
-def test_every_token_has_its_logit_and_the_others_none():
-  places = reduced_vocab_head.places(np.array([1, 3]), 5)
-  assert places.tolist() == [2, 0, 2, 1, 2]
-  logits = np.array([[0.5, -1.0], [2.0, 0.0]], np.float32)
-  wide = np.asarray(jax.jit(reduced_vocab_head.spread)(logits, places))
-  none = -np.inf
-  expected = [[none, 0.5, none, -1, none], [none, 2, none, 0, none]]
-  np.testing.assert_array_equal(wide, expected)
-
-
 def test_the_published_head_is_read_for_a_model_of_its_targets_sizes():
   folder = pathlib.Path(__file__).parents[2] / 'results/own_head/smollm2_eagle3'
   model = tiny(49_152, 30, width=576)

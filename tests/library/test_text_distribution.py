@@ -190,11 +190,9 @@ def test_a_table_as_target_is_sampled_exactly():
 @pytest.mark.slow
 def test_a_cascade_of_tables_is_sampled_exactly():
   """Drafts that were verified once are verified again, by the target."""
-  weights = [models.weights(TABLE, 0), models.near(TABLE, 0)]
-  params = Params(weights[0], Params(weights[1], models.weights(TABLE, 1)))
   drafter = cascade.make(TABLE, lm.make(TABLE, 2), 3)
-  spec = Spec(TABLE, drafter, verify.token, (END,))
-  result = misfit(spec, params, table_after, rounds=4)
+  draft = Params(models.near(TABLE, 0), models.weights(TABLE, 1))
+  result = misfit_of_table(verify.token, drafter, draft)
   assert result.freedom > 100
   assert result.p_value() > LEVEL
 

@@ -128,19 +128,6 @@ def test_the_candidates_that_exist_decide_over_k():
   np.testing.assert_allclose(found, ROOT, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  ('count', 'p', 'expected'),
-  # Of a sure q rho beta is p, so that 1 - (1 - beta)^k = p.
-  [(1, 0.75, 0.75), (2, 0.75, 0.5), (2, 0.36, 0.2), (3, 0.875, 0.5)],
-)
-def test_the_threshold_of_k_seq(count, p, expected):
-  q, p = [1.0, 0.0, 0.0], [p, 1 - p, 0.0]
-  draft = draft_of([0] * count, [0] * count, count, [q] * count)
-  scores = scores_of(*[p] * (count + 1))
-  found = accept(verify.k_seq, draft, scores)
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
 def test_the_target_s_own_token_is_among_the_children_or_not():
   """Whatever q is; a second child with the same token is never the one."""
   q = [0.0, 0.0, 1.0]

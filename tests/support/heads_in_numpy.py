@@ -47,6 +47,31 @@ def gated(own, x):
   return x @ own['mlp.down_proj'].T
 
 
+def layer(own, x, reads, heads, theta, eps=1e-5, factor=1):
+  """The stream [T, E] after a layer of a Llama or a Qwen.
+
+  Args:
+    own: its tensors, of which biases and norms of heads may be left out.
+    x: [T, E] the stream before it.
+    reads: [T, ...] what its attention reads.
+    heads: how many there are of queries.
+    theta: the base of rotary positions, which `factor` stretches.
+    eps: of its norms.
+    factor: of the positions.
+  """
+  at, a = np.arange(len(reads)), below(own, 'self_attn.')
+  q, k, v = (
+    reads @ a[f'{name}_proj'].T + a.get(f'{name}_proj.bias', 0)
+    for name in 'qkv'
+  )
+  q, k, v = (y.reshape(len(at), -1, q.shape[1] // heads) for y in (q, k, v))
+  if 'q_norm' in a:
+    q, k = rms_norm(q, a['q_norm'], eps), rms_norm(k, a['k_norm'], eps)
+  q, k = (rotate(y, at, theta, factor) for y in (q, k))
+  x = x + attend(q, k, v, np.tri(len(at), dtype=bool)) @ a['o_proj'].T
+  return x + gated(own, rms_norm(x, own['post_attention_layernorm'], eps))
+
+
 def below(tensors, prefix):
   """The tensors below a prefix, without it and without `.weight`."""
   return {
@@ -150,16 +175,11 @@ def dspark(tensors, logits, hidden, tokens):
 def llama(tensors, config, tokens):
   """Logits [T, V] of a Llama or Qwen after every token of a text [T]."""
   eps, heads = config['rms_norm_eps'], config['num_attention_heads']
-  at, past = np.arange(len(tokens)), np.tri(len(tokens), dtype=bool)
   x = tensors['model.embed_tokens.weight'][tokens]
   for i in range(config['num_hidden_layers']):
     own = below(tensors, f'layers.{i}.')
     y = rms_norm(x, own['input_layernorm'], eps)
-    q, k, v = (y @ own[f'self_attn.{name}_proj'].T for name in 'qkv')
-    q, k, v = (x.reshape(len(x), -1, q.shape[1] // heads) for x in (q, k, v))
-    q, k = (rotate(x, at, config['rope_theta']) for x in (q, k))
-    x = x + attend(q, k, v, past) @ own['self_attn.o_proj'].T
-    x = x + gated(own, rms_norm(x, own['post_attention_layernorm'], eps))
+    x = layer(own, x, y, heads, config['rope_theta'], eps)
   return (
     rms_norm(x, tensors['model.norm.weight'], eps) @ tensors['lm_head.weight'].T
   )

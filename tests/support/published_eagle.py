@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from specjax.models import transformer
-from tests.support.heads_in_numpy import attend, below, gated, rms_norm, rotate
+from tests.support.heads_in_numpy import below, layer, rms_norm
 
 V, E, LAYERS = 23, 8, 9
 HEADS, KV, D, MLP = 2, 1, 4, 12
@@ -280,25 +280,10 @@ class Restated:
 
   def layer(self, prefix, residual, reads):
     """The stream after the layer with a prefix."""
-    own, layer = below(self.w, prefix), self.layout.layer
-    q, k, v = (
-      (
-        reads @ own[f'self_attn.{n}_proj'].T
-        + own.get(f'self_attn.{n}_proj.bias', 0)
-      ).reshape(len(reads), heads, -1)
-      for n, heads in zip('qkv', (HEADS, KV, KV), strict=True)
-    )
-    if 'qk_norm' in self.layout.parts:
-      q, k = (
-        rms_norm(y, own[f'self_attn.{n}_norm']) for y, n in ((q, 'q'), (k, 'k'))
-      )
-    theta = layer.get('rope_theta', 1e4)
-    factor = (layer.get('rope_scaling') or {}).get('factor', 1)
-    at = np.arange(len(reads))
-    q, k = (rotate(y, at, theta, factor) for y in (q, k))
-    y = attend(q, k, v, np.tri(len(at), dtype=bool))
-    h = residual + y @ own['self_attn.o_proj'].T
-    return h + gated(own, rms_norm(h, own['post_attention_layernorm']))
+    own, config = below(self.w, prefix), self.layout.layer
+    theta = config.get('rope_theta', 1e4)
+    factor = (config.get('rope_scaling') or {}).get('factor', 1)
+    return layer(own, residual, reads, HEADS, theta, factor=factor)
 
   def logits(self, features):
     """Logits [V] after a feature; minus infinity where there are none."""
