@@ -1,7 +1,6 @@
 """What the README and its pages show runs as it stands there."""
 
 import functools
-import pathlib
 import pkgutil
 import re
 
@@ -16,8 +15,8 @@ from specjax.loop import generate
 from specjax.stats import folders
 from specjax.types import Params, Spec, Target
 from tests.support import models
+from tests.support.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
 DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
 WAYS = tables.documents(ROOT)

@@ -1,7 +1,6 @@
 """Costs on paper: bytes, operations and exchange by hand; where it pays."""
 
 import itertools
-import pathlib
 
 import pytest
 
@@ -14,9 +13,9 @@ from specjax.stats import theory
 from specjax.stats.roofline import Chip
 from specjax.stats.row import pick
 from tests.support import tiny
+from tests.support.processes import ROOT
 from tests.support.resumed import run_twice
 
-ROOT = pathlib.Path(__file__).parents[2]
 COUNTS = Chip(1.0, 1e12, 1.0, 1.0)  # Seconds are bytes and operations.
 
 

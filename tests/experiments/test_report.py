@@ -3,7 +3,6 @@
 import html
 import html.parser
 import json
-import pathlib
 import re
 
 import pytest
@@ -20,8 +19,8 @@ from specjax.reports import run as run_report
 from specjax.stats.folders import SAMPLES
 from tests.support import browser
 from tests.support import rows as made_rows
+from tests.support.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 PICTURE = ROOT / 'results/quickstart' / step_picture.FILE
 HOSTILE = (
   '</div><script>alert(1)</script><img src=x onerror="a()">\' "$x_{ &amp;'

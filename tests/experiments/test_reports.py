@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import json
-import pathlib
 import re
 
 import pytest
@@ -22,8 +21,8 @@ from specjax.reports import (
 )
 from specjax.stats import row as fields
 from tests.support import rows as made
+from tests.support.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / 'results').rglob('rows.jsonl'))
 # A full name, perhaps with numbers behind it, as configs and rows store it.
 _NAME = re.compile(r'(?:specjax|experiments|benchmarks|configs)(?:\.\w+)+')

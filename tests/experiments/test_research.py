@@ -18,8 +18,8 @@ from specjax.cli import names
 from specjax.errors import UserError
 from specjax.programs import new
 from tests.support import rows
+from tests.support.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / 'docs/research.md'
 
 
@@ -94,12 +94,6 @@ def test_names_that_cannot_be_used_are_refused(here, name, folder, message):
   assert not (here / f'{name}.py').exists()
 
 
-def commands(page: str) -> list[str]:
-  """The lines of its shell blocks."""
-  blocks = re.findall(r'```sh\n(.*?)```', page, re.DOTALL)
-  return [line for block in blocks for line in block.splitlines()]
-
-
 def numbers(page: str, title: str) -> list[list[str]]:
   """The lines of the first table behind a heading."""
   return rows.cells(page[page.index(title) :])[1:]
@@ -113,7 +107,8 @@ def near(one: float, other: float) -> bool:
 @pytest.mark.slow
 def test_the_tutorial_prints_what_it_says(here):
   page = PAGE.read_text()
-  lines = commands(page)
+  blocks = re.findall(r'```sh\n(.*?)```', page, re.DOTALL)
+  lines = [line for block in blocks for line in block.splitlines()]
   timed = 'specjax run compare_echo.py --results=runs/echo-timed'
   assert timed in lines  # No test takes times: tables are of the other run.
   environment = {

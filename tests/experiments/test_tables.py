@@ -10,8 +10,8 @@ from experiments import tables
 from specjax.reports import latex, run
 from specjax.reports.markdown import Table
 from tests.support import rows as made
+from tests.support.processes import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 SUMMARIES = sorted((ROOT / 'results').rglob('summary.md'))
 
 
