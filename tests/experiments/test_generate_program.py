@@ -1,6 +1,6 @@
 """The program that shows where tokens came from."""
 
-from specjax.bench import load, trace
+from specjax.bench import load
 from specjax.bench.config import SamplingValues
 from specjax.bench.plan import plan
 from specjax.programs import generate
@@ -26,19 +26,3 @@ def test_the_stages_of_a_config_reach_the_text(folder):
   # The bias makes it come until the penalties have outgrown it.
   assert tokens[0] == 9
   assert set(tokens) != {9}
-
-
-def test_a_token_is_shown_with_what_it_adds():
-  """Alone, a token may lack its space or be half a character."""
-
-  class Words:
-    def decode(self, ids):
-      data = b''.join((b' a', b' b', b'\xc3', b'\xa9')[i] for i in ids)
-      return data.decode('utf-8', 'replace').lstrip()
-
-  shown, pieces, ids = 1, [], [0]
-  for token in (1, 2, 3, 0):
-    ids.append(token)
-    pieces.append(trace.piece(Words(), ids, shown))
-    shown += len(pieces[-1])
-  assert pieces == [' b', '', 'é', ' a']

@@ -73,23 +73,24 @@ def test_what_lies_between_twins_may_have_been_judged_or_not():
 
 
 class Letters:
-  """A token is a letter; 26 and 27 are the two bytes of one."""
+  """A token is a letter; 26 and 27 are two bytes of one, 28 begins a word."""
 
   def decode(self, ids):
-    pairs = {26: b'\xc3', 27: b'\xa9'}
-    data = b''.join(pairs.get(i, bytes([97 + i % 26])) for i in ids)
-    return data.decode('utf-8', 'replace')
+    others = {26: b'\xc3', 27: b'\xa9', 28: b' d'}
+    data = b''.join(others.get(i, bytes([97 + i % 26])) for i in ids)
+    return data.decode('utf-8', 'replace').lstrip()
 
 
 def test_pieces_are_written_as_they_stand_in_the_text():
+  """Alone, a token may lack its space or be half a character."""
   tokens = [
     Token(0, 'accepted', 0.5, []),
     Token(26, 'accepted', 1.0, []),
     Token(27, 'corrected', None, [Other([1, 2], 0.25, 'rejected')]),
-    Token(3, 'bonus', None, []),
+    Token(28, 'bonus', None, []),
   ]
   found = samples.written(Letters(), [25] * 40, tokens)
-  assert [t['text'] for t in found] == ['a', '', 'é', 'd']
+  assert [t['text'] for t in found] == ['a', '', 'é', ' d']
   assert [t['origin'] for t in found] == [t.origin for t in tokens]
   (other,) = found[2]['others']
   assert other['text'].endswith('bc')
