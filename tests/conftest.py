@@ -1,10 +1,7 @@
 """Settings that every test shares."""
 
-import contextlib
-import ctypes
 import gc
 import os
-import pathlib
 
 import hypothesis
 import jax
@@ -50,9 +47,6 @@ def pytest_collection_modifyitems(config, items):
       item.add_marker(skip)
 
 
-_MAPS, _PAGES = 40_000, 4 * 2**30 // os.sysconf('SC_PAGE_SIZE')
-
-
 @pytest.fixture(autouse=True, scope='module')
 def _few_programs():
   """Forgets compiled programs before there are too many.
@@ -61,16 +55,12 @@ def _few_programs():
   and takes some: those of all modules together are six gigabytes.
   """
   yield
-  own = pathlib.Path('/proc/self')
-  if not (own / 'statm').exists():
-    return
-  pages = int((own / 'statm').read_text().split()[1])
-  maps = (own / 'maps').read_bytes().count(b'\n')
-  if maps > _MAPS or pages > _PAGES:
+  from specjax.bench import measure, memory
+
+  if measure.maps_used() > 0.6 or memory.of_process() > 4 * 2**30:
     jax.clear_caches()
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-      ctypes.CDLL(None).malloc_trim(0)  # The C library gives them back, too.
+    memory.give_back()
 
 
 @pytest.fixture(scope='session')

@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import json
-import os
-import pathlib
 import random
 import signal
 import threading
@@ -15,6 +12,7 @@ import time
 import httpx
 import pytest
 
+from specjax.bench import memory
 from tests.support import processes, serving
 
 pytestmark = pytest.mark.slow
@@ -56,13 +54,10 @@ def wanted(number):
   } | STAGES[number % len(STAGES)]
 
 
-def memory():
-  """Bytes that the process holds."""
+def bytes_held():
   gc.collect()
-  with contextlib.suppress(OSError, AttributeError):
-    ctypes.CDLL(None).malloc_trim(0)
-  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
-  return pages * os.sysconf('SC_PAGE_SIZE')
+  memory.give_back()
+  return memory.of_process()
 
 
 async def storm(served, numbers):
@@ -107,7 +102,7 @@ def test_many_requests_compile_nothing_and_leave_nothing_behind(served, caplog):
     for begin in range(0, 160, 40):
       counts.append(asyncio.run(storm(served, range(begin, begin + 40))))
       assert served.rest(30)
-      sizes.append(memory())
+      sizes.append(bytes_held())
   assert counts == [{'answered': 32, 'refused': 4, 'left': 4}] * 4
   assert all(x.live == x.waiting == 0 for x in served.worker.pools)
   assert sizes[-1] < 1.02 * sizes[1]
