@@ -176,15 +176,21 @@ def test_whoever_asks_for_what_there_is_not_is_told_so():
     )
     for path, status in paths.items():
       assert client.get(f'/v1/{path}').status_code == status
-    for path, param in (('', 'prompt'), ('chat/', 'messages')):
-      sent = client.post(f'/v1/{path}completions', content=b'{}')
-      assert sent.json()['error']['param'] == param
+    assert client.post('/v1/models').status_code == 405
+    assert 'POST /v1/nothing' in client.post('/v1/nothing').text
+    for path, content, param in (
+      *(('', b'{}', 'prompt'), ('chat/', b'{}', 'messages')),
+      ('', b'{"prompt": "\xff"}', None),
+    ):
+      sent = client.post(f'/v1/{path}completions', content=content)
+      assert (sent.status_code, sent.json()['error']['param']) == (400, param)
     for size, status in ((2**20, 400), (2**20 + 1, 413)):
       sent = client.post('/v1/completions', content=b' ' * size)
       assert sent.status_code == status
+    assert 'more than 1048576 bytes' in sent.json()['error']['message']
     shown = client.get('/metrics')
     assert shown.headers['Content-Type'].startswith('text/plain')
-    name = 'specjax:request_refused_total{model_name="tiny",status="405"} 3.0'
+    name = 'specjax:request_refused_total{model_name="tiny",status="405"} 4.0'
     assert name in shown.text.splitlines()
   assert closed == [True]
 
