@@ -83,7 +83,7 @@ def nearest(users, module, count):
   return [x.replace('.', '/') + '.py' for x in tests[:count]]
 
 
-def naming(old, new, files, count=3):
+def naming(old, new, files):
   """Sorts test files: those that name what a mutant changes come first.
 
   A word counts the more, the fewer files have it. Where a mutant changes no
@@ -97,7 +97,7 @@ def naming(old, new, files, count=3):
   worth = {
     x: sum(1 / weight[w] for w in s) for x, s in zip(files, found, strict=True)
   }
-  first = sorted(files, key=worth.get, reverse=True)[:count]
+  first = sorted(files, key=worth.get, reverse=True)[:3]
   first = [x for x in first if worth[x]]
   return first + [x for x in files if x not in first]
 

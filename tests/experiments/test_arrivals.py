@@ -63,17 +63,13 @@ class Script:
     return [pool.Progress(one[0], [7] * count, [], [], [], counts, done, True)]
 
 
-def played(turns, times, new):
-  time = Time()
-  requests = [pool.Request([1], n, None, None) for n in new]
-  held, clock = Script(time, turns), (lambda: time.now, time.pass_by)
-  return arrivals.play(held, requests, times, 3, *clock), requests
-
-
 def test_times_begin_when_a_request_was_scheduled():
   """The second one comes while the first turn keeps the loop busy."""
   turns = [(2.0, 2), (1.0, 1), (0.5, 4), (1.5, 1)]
-  texts, requests = played(turns, [1.0, 1.25, 9.0], [3, 4, 1])
+  requests = [pool.Request([1], n, None, None) for n in (3, 4, 1)]
+  time, times = Time(), [1.0, 1.25, 9.0]
+  held, clock = Script(time, turns), (lambda: time.now, time.pass_by)
+  texts = arrivals.play(held, requests, times, 3, *clock)
   arrivals.check_texts(texts, requests, ())
   assert texts == [
     arrivals.Text(1.0, 1.0, [(3.0, 2), (4.0, 1)], [7] * 3, True),

@@ -255,14 +255,6 @@ def test_tokens_without_a_place_of_their_own_are_not_shared():
     assert (found['parameters'], found['bytes']) == (5, 10)
 
 
-def predicted(x, **options):
-  """The plan, what models it needs, and the memory of two short prompts."""
-  planned = plan(x)
-  described = load.survey(planned).described
-  held = memory.predict(planned, described, 16, 2, **options)
-  return planned, described, held
-
-
 @pytest.mark.parametrize(
   ('count', 'rows'), [(1, 1), (16, 16), (17, 9), (32, 16), (33, 11)]
 )
@@ -309,9 +301,9 @@ def test_bytes_of_activations_of_a_token(config, slots, entries, wide):
 
 def test_memory_is_charged_once_for_all_draft_lengths(folder, monkeypatch):
   monkeypatch.setattr(memory, 'of_process', lambda: 0)
+  plans = (plan(tiny.experiment(folder, gammas=n)) for n in ((3,), (1, 2, 3)))
   one, other = (
-    predicted(tiny.experiment(folder, gammas=gammas))[2]
-    for gammas in ((3,), (1, 2, 3))
+    memory.predict(x, load.survey(x).described, 16, 2) for x in plans
   )
   assert one == other
   assert one.drafts > 0

@@ -158,7 +158,7 @@ def row(drafter, calls=4, **changes):
   return made.row(drafter=drafter, **changes)
 
 
-def timed(drafter, c, **changes):
+def timed(drafter, c):
   """Drafting takes 2 c plain steps of 1 s, give or take, in each of six turns.
 
   The machine's speed changes by the turn, for every drafter alike.
@@ -171,7 +171,7 @@ def timed(drafter, c, **changes):
     'whole': (1.2 + 2 * turns) * plain,
   }
   seconds = {name: list(values) for name, values in times.items()}
-  return row(drafter, c=c, v=1.2, seconds_per_step=seconds, **changes)
+  return row(drafter, c=c, v=1.2, seconds_per_step=seconds)
 
 
 def outcomes(found):
@@ -197,14 +197,14 @@ def test_a_head_is_compared_with_the_best_draft_that_costs_as_much():
   assert not CLAIMS['over_independent'](rows)
 
 
-def chain(drafter, *histogram, **changes):
+def chain(drafter, *histogram):
   gamma = len(histogram) - 1
   # Prompts differ in a step more here and a step less there.
   moved = np.zeros((8, gamma + 1), int)
   moved[:4, 0] = moved[4:, -1] = 1
   moved[:4, -1] = moved[4:, 0] = -1
   counts = (np.array(histogram) + moved).tolist()
-  return row(drafter, gamma=gamma, unit_histogram=counts, **changes)
+  return row(drafter, gamma=gamma, unit_histogram=counts)
 
 
 def test_the_fall_of_acceptance_along_a_draft():
@@ -293,8 +293,8 @@ def test_policies_against_constant_lengths():
   assert {e.outcome for e in found} == {UNDECIDED}
 
 
-def of_methods(claim, *rows):
-  return outcomes(CLAIMS[claim]({'methods': list(rows)}))
+def suffixes(*rows):
+  return outcomes(CLAIMS['suffixes']({'methods': list(rows)}))
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def of_methods(claim, *rows):
 )
 def test_more_tokens_per_call(one, other):
   cell = f'code, T 0, {one} to {other}'
-  assert of_methods('suffixes', row(one, 4), row(other, 3)) == {cell: HOLDS}
-  assert of_methods('suffixes', row(one, 3), row(other, 4)) == {cell: FAILS}
+  assert suffixes(row(one, 4), row(other, 3)) == {cell: HOLDS}
+  assert suffixes(row(one, 3), row(other, 4)) == {cell: FAILS}
   lossy = row(other, 3, verifier='typical')
-  assert not of_methods('suffixes', row(one, 4), lossy)
+  assert not suffixes(row(one, 4), lossy)

@@ -199,7 +199,7 @@ def test_the_place_of_an_operation(path, place):
   assert hlo.place_of(path) == place
 
 
-def test_loops_turn_as_often_as_the_cache_in_use_wants(module, turns):
+def test_loops_turn_as_often_as_the_cache_in_use_wants(turns):
   """1101 slots are two large blocks, and one small one of 77."""
   assert turns == {'while.0': 1, 'while.4': 2, 'while.5': 1}
   loop = '%l (p: s32[]) -> s32[] {{\n  %w = s32[] while(%p), {}\n}}'
@@ -975,6 +975,13 @@ def test_compilers_alone_start_no_device(monkeypatch):
   assert not cli._compiles_only()
 
 
+def small(**changes) -> programs.Shapes:
+  """Of models that are not deep: programs of these are lowered here."""
+  place = Placement(sharding.make_mesh(1, 1))
+  given = {'target': SMALL, 'placement': place, 'slots': 128, 'used': 9}
+  return shapes(**given | changes).at_depth((2, 1))
+
+
 @pytest.mark.parametrize(
   'name',
   models.slow_unless(
@@ -982,11 +989,7 @@ def test_compilers_alone_start_no_device(monkeypatch):
   ),
 )
 def test_programs_are_lowered_without_weights(name):
-  mesh = sharding.make_mesh(1, 1)
-  one = shapes(
-    target=SMALL, draft=SMALL, placement=Placement(mesh), slots=128, used=9
-  )
-  text = programs.lower(one.at_depth((2, 1)), name).as_text(debug_info=True)
+  text = programs.lower(small(draft=SMALL), name).as_text(debug_info=True)
   whose = 'weights' if name == 'prefill' else 'params.target'
   arguments = set(re.findall(r"([a-z.]+)\['layer(\d)'\]", text))
   expected = {(whose, '0'), (whose, '1')}
@@ -999,11 +1002,8 @@ def test_programs_are_lowered_without_weights(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('exact', ['bits', 'auto'])
 def test_passes_of_one_row_and_of_a_draft_have_the_same_products(exact):
-  one = shapes(
-    target=SMALL, draft=dataclasses.replace(SMALL, width=2 * SMALL.width),
-    placement=Placement(sharding.make_mesh(1, 1)), slots=128, used=9,
-    exact=exact,
-  ).at_depth((2, 1))  # fmt: skip
+  draft = dataclasses.replace(SMALL, width=2 * SMALL.width)
+  one = small(draft=draft, exact=exact)
 
   def products(name):
     text = programs.lower(one, name).as_text()
@@ -1015,11 +1015,7 @@ def test_passes_of_one_row_and_of_a_draft_have_the_same_products(exact):
 
 
 def test_a_cache_lies_by_slots_on_a_single_tpu():
-  one = shapes(
-    target=SMALL, placement=Placement(sharding.make_mesh(1, 1)), slots=128,
-    used=9, form=FORMS['tpu'],
-  ).at_depth((2, 1))  # fmt: skip
-  text = programs.lower(one, 'plain').as_text()
+  text = programs.lower(small(form=FORMS['tpu']), 'plain').as_text()
   caches = re.findall(
     r'%arg\d+: tensor<1x2x128x16xbf16> {[^{]*layout_mode = "(.*?)"', text
   )

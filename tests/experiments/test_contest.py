@@ -58,12 +58,12 @@ def test_drafters_have_as_many_parameters_as_sizes_allow():
   assert sizes == {name: pytest.approx(1, rel=0.1) for name in sizes}
 
 
-def row(kind: str, taus, gamma: int = 2, c: float = 0.1) -> dict:
+def row(kind: str, taus, c: float = 0.1) -> dict:
   """A row in which each prompt takes ten calls."""
   count = len(taus)
   return {
     'program': 'contest', 'kind': kind, 'drafter': f'{kind}-8',
-    'target': 'target', 'domain': 'code', 'temperature': 0.0, 'gamma': gamma,
+    'target': 'target', 'domain': 'code', 'temperature': 0.0, 'gamma': 2,
     'learned': 1024, 'prompts': count, 'prompts_hash': 'same',
     'unit_tokens': [10.0 * tau for tau in taus],
     'unit_target_calls': [10.0] * count, 'tau': sum(taus) / count,

@@ -17,6 +17,7 @@ ALL = (
 )  # fmt: skip
 
 
+@jax.jit
 def evaluate(log_p, log_q):
   """Values [D] of all, and gradients [D, V] by the logits of q."""
 
@@ -25,9 +26,6 @@ def evaluate(log_p, log_q):
     return jnp.stack([divergence(p, q) for divergence in ALL])
 
   return values(log_q), jax.jacrev(values)(log_q)
-
-
-EVALUATE = jax.jit(evaluate)
 
 
 def logits_of(probs):
@@ -58,7 +56,7 @@ distributions = st.lists(
 
 @given(distributions, distributions)
 def test_values_are_those_of_numpy(p, q):
-  values, _ = EVALUATE(logits_of(p), logits_of(q))
+  values, _ = evaluate(logits_of(p), logits_of(q))
   np.testing.assert_allclose(values, by_hand(p, q), atol=3e-6)
 
 
@@ -72,7 +70,7 @@ def test_values_are_those_of_numpy(p, q):
   ],
 )
 def test_zeros_are_finite(p, q, variation):
-  values, gradients = EVALUATE(logits_of(p), logits_of(q))
+  values, gradients = evaluate(logits_of(p), logits_of(q))
   assert np.isfinite(values).all()
   assert np.isfinite(gradients).all()
   assert values[3] == pytest.approx(variation, abs=1e-6)

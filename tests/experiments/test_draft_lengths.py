@@ -98,13 +98,13 @@ def test_a_text_that_ends_keeps_its_last_place(looks):
       assert not ours[row, length:].any()
 
 
-def places(accepted, depth: int, sure=0.5, entropy=1.0) -> Places:
+def places(accepted, depth: int) -> Places:
   accepted = np.array(accepted, bool)
   shape = *accepted.shape, depth
   return Places(
     accepted,
-    np.broadcast_to(np.float32(sure), shape),
-    np.broadcast_to(np.float32(entropy), shape),
+    np.full(shape, 0.5, np.float32),
+    np.ones(shape, np.float32),
     np.full(len(accepted), accepted.shape[1]),
   )
 

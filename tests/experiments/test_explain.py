@@ -80,7 +80,7 @@ def test_a_report_of_what_the_folder_holds(tmp_path, capsys):
   assert (folder.path / 'speedup_against_gamma.png').stat().st_size > 5000
 
 
-def test_batches_are_judged_by_what_their_rows_wait(tmp_path):
+def test_batches_are_judged_by_what_their_rows_wait():
   """At batch 4 the best length is that of rows that wait for the last one."""
   cells = [
     ROW | {'gamma': 1, 'predicted_speedup': 1.3, 'speedup': 1.2},
@@ -394,19 +394,15 @@ def test_one_drafter_and_gammas_around_its_own(folder):
   assert explain.narrow(settings(folder, gammas=(5, 7))) == 5
 
 
-@pytest.fixture(scope='module')
-def job():
-  return measure.Job(
-    [[1, 2, 3, 1, 2], [4, 5, 4]], np.arange(2), sampling.make(2, 0.0),
-    new_tokens=24, seed=0, slots=128,
-  )  # fmt: skip
-
-
-def test_a_replay_takes_the_steps_it_stands_for(job):
+def test_a_replay_takes_the_steps_it_stands_for():
   """And nothing may be compiled while time is taken.
 
   Its keys are those of the prompts that the job names.
   """
+  job = measure.Job(
+    [[1, 2, 3, 1, 2], [4, 5, 4]], np.arange(2), sampling.make(2, 0.0),
+    new_tokens=24, seed=0, slots=128,
+  )  # fmt: skip
   target = models.tiny(11, 2)
   weights = models.weights(target, 0)
   base = measure.Decoding(

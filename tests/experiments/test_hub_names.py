@@ -109,7 +109,7 @@ def test_a_name_is_looked_up_when_the_values_are_right(
 
 
 def test_weights_are_fetched_after_all_checks_and_before_any_is_read(
-  folder, cache, monkeypatch
+  folder, cache
 ):
   hub.store(cache, 'owner/target', folder / 'target', DESCRIBED)
   hub.store(cache, 'owner/draft', folder / 'draft', DESCRIBED, 'v1')

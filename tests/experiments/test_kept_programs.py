@@ -1,6 +1,5 @@
 """Compiled programs are kept for the next start."""
 
-import contextlib
 import pathlib
 
 import jax
@@ -41,10 +40,11 @@ def home(tmp_path, monkeypatch):
   compilation_cache.reset_cache()
 
 
-@contextlib.contextmanager
-def counted():
-  """The programs that jax takes from a folder meanwhile, and those it keeps."""
-  counts = dict(NONE)
+def start() -> dict[str, int]:
+  """What a process that has just begun compiles, and what it takes."""
+  jax.clear_caches()
+  compilation_cache.reset_cache()
+  x, counts = jax.device_put(jnp.zeros(7)), dict(NONE)
   names = {
     '/jax/compilation_cache/cache_hits': 'taken',
     '/jax/compilation_cache/cache_misses': 'compiled',
@@ -56,17 +56,8 @@ def counted():
       counts[names[event]] += 1
 
   monitoring.register_event_listener(listen)
-  yield counts
+  jax.jit(lambda x: jnp.cos(x) * 3 + x[::-1])(x).block_until_ready()
   monitoring.unregister_event_listener(listen)
-
-
-def start() -> dict[str, int]:
-  """What a process that has just begun compiles, and what it takes."""
-  jax.clear_caches()
-  compilation_cache.reset_cache()
-  x = jax.device_put(jnp.zeros(7))
-  with counted() as counts:
-    jax.jit(lambda x: jnp.cos(x) * 3 + x[::-1])(x).block_until_ready()
   return counts
 
 

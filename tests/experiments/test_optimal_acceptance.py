@@ -1,6 +1,5 @@
 """A study of one file: rules beside the most that any exact rule accepts."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -16,8 +15,10 @@ from tests.support.resumed import run_twice
 
 
 def settings(folder, tmp_path, **changes):
-  x = tiny.experiment(folder, timed=False, quick=False, drafters=('draft',))
-  x = dataclasses.replace(x, temperatures=(1.0,), max_new_tokens=3)
+  x = tiny.experiment(
+    folder, timed=False, quick=False, drafters=('draft',), temperatures=(1.0,),
+    max_new_tokens=3,
+  )  # fmt: skip
   more = {'results': str(tmp_path / 'rows'), 'drafts': (1,), 'draws': 4}
   return study.OptimalAcceptance(**vars(x) | more | changes)
 

@@ -78,7 +78,7 @@ def test_the_page_of_papers_is_what_the_configs_give():
   assert pathlib.Path('results/papers.md').read_text() == published.page()
 
 
-def _table(**fields):
+def _table():
   return Published(
     name='x',
     paper='leviathan',
@@ -88,7 +88,6 @@ def _table(**fields):
     names={'draft': {'T5-small 77M': 'small'}},
     compared=(Metric('alpha', 'alpha'), Metric('speed_empirical', 'speedup')),
     needs=('weights',),
-    **fields,
   )
 
 

@@ -37,10 +37,10 @@ def ways(weights, spec=DRAFTED):
   return [ties.way(base, 1, SLOTS), ties.way(way, 2, SLOTS)]
 
 
-def best(weights, count=2):
-  """The largest logits after the prompt, and their tokens."""
+def best(weights):
+  """The two largest logits after the prompt, and their tokens."""
   logits = np.asarray(models.score(MODEL, weights, np.array([PROMPT])))[0, -1]
-  order = np.argsort(-logits)[:count]
+  order = np.argsort(-logits)[:2]
   return order.tolist(), logits[order]
 
 

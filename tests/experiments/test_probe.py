@@ -43,13 +43,13 @@ def test_chances_are_of_the_tokens_before():
   assert np.isnan(none.alphas[1])
 
 
-def draw(rng, chances, prompts=32, places=24):
+def draw(rng, chances):
   """Looks of readings whose prompts are easy and hard alike for all."""
-  ease = rng.normal(0, 0.1, prompts)
+  ease = rng.normal(0, 0.1, 32)
   looks = []
   for chance in chances:
     p = np.clip(chance + ease, 0.01, 0.99)[:, None] ** np.arange(1, 4)
-    looks.append(Look(np.full(prompts, places), rng.binomial(places, p)))
+    looks.append(Look(np.full(32, 24), rng.binomial(24, p)))
   return looks
 
 
@@ -292,7 +292,7 @@ def test_planted_mistakes_are_found_and_the_right_reading_is_right(
       assert meaning(head, changes['read_as']) == meaning(head, {}), name
 
 
-def test_a_head_of_others_is_probed_before_a_run(tmp_path, capsys):
+def test_a_head_of_others_is_probed_before_a_run(capsys):
   unverified = types.SimpleNamespace(drafter='head', brings={'pairing': 'x'})
   own = types.SimpleNamespace(drafter='own', brings={})
   runner = types.SimpleNamespace(

@@ -1,24 +1,20 @@
 """A study of one file: the same texts behind prompts of several lengths."""
 
-import dataclasses
-
 from experiments import prompt_lengths as study
 from specjax import reports
 from tests.support import tiny
 from tests.support.resumed import run_twice
 
 
-def settings(folder, tmp_path, **changes):
-  x = tiny.experiment(folder, timed=False, quick=False, drafters=('ngram',))
-  x = dataclasses.replace(x, temperatures=(0.0,), max_new_tokens=6)
-  more = {'results': str(tmp_path / 'rows'), 'lengths': (4, 16)}
-  return study.PromptLengths(**vars(x) | more | changes)
-
-
 def test_each_length_continues_the_ends_of_the_same_texts(
   folder, tmp_path, capsys
 ):
-  rows = run_twice(study, settings(folder, tmp_path), capsys)
+  x = tiny.experiment(
+    folder, timed=False, quick=False, drafters=('ngram',), temperatures=(0.0,),
+    max_new_tokens=6, results=str(tmp_path / 'rows'),
+  )  # fmt: skip
+  x = study.PromptLengths(**vars(x), lengths=(4, 16))
+  rows = run_twice(study, x, capsys)
   assert [(r['of'], r['length']) for r in rows] == [('code', 4), ('code', 16)]
   assert [r['prompts_from']['longest'] for r in rows] == [4, 16]
   text = reports.summary(rows).splitlines()

@@ -108,7 +108,7 @@ def test_inspect_describes_a_head(folder, written, capsys):
 
 
 def test_the_head_of_another_target_is_refused_before_weights(
-  folder, written, tmp_path
+  written, tmp_path
 ):
   tiny.write_pair(tmp_path, vocab=2049)
   path = str(written / 'theirs')

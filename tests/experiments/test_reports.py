@@ -254,13 +254,10 @@ def replayed(**changes):
   return row | {'device': 'an abacus'} | changes
 
 
-def priced(**changes):
-  row = {'program': 'predict', 'part': 'cost', 'drafter': 'a', 'gamma': 2}
-  return row | {'c': 0.1, 'v': 1.2, 'plain_seconds': 0.002} | changes
-
-
 def test_a_prediction_is_said_before_it_is_complete():
-  rows = [replayed(), replayed(drafter='b'), priced(speedup=None)]
+  cost = {'program': 'predict', 'part': 'cost', 'drafter': 'a', 'gamma': 2}
+  cost |= {'c': 0.1, 'v': 1.2, 'plain_seconds': 0.002, 'speedup': None}
+  rows = [replayed(), replayed(drafter='b'), cost]
   found = said(predict.headline(rows[:2]))
   assert 'no times were taken' in found
   assert found.endswith('1,000 tokens of the target in all.')

@@ -27,20 +27,17 @@ def body(**given):
   return json.dumps({'prompt': 'a'} | given).encode()
 
 
-def talk(*said, **given):
-  roles = ('user', 'assistant')
-  messages = [
-    {'role': roles[i % 2], 'content': text} for i, text in enumerate(said)
-  ]
-  return json.dumps({'messages': messages} | given).encode()
-
-
 def completion(limits=LIMITS, **given):
   return requests.read(body(**given), False, limits)
 
 
 def chat(*said, limits=LIMITS, **given):
-  return requests.read(talk(*said, **given), True, limits)
+  roles = ('user', 'assistant')
+  messages = [
+    {'role': roles[i % 2], 'content': text} for i, text in enumerate(said)
+  ]
+  sent = json.dumps({'messages': messages} | given).encode()
+  return requests.read(sent, True, limits)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import functools
 import threading
 import time
 import types
@@ -39,15 +38,10 @@ class Digits:
     return ''.join(str(token % 10) for token in tokens)
 
 
-@functools.cache
-def params():
-  return Params(models.weights(MODEL, 1), models.near(MODEL, 1))
-
-
 class Told:
   """A text, and what was told of it with the number of the turn."""
 
-  def __init__(self, made, number=0, **options):
+  def __init__(self, number=0, **options):
     given = {'new_tokens': 20, 'stop': (), 'streams': False} | options
     request = pool.Request(
       [1, 2], given['new_tokens'], generate.row_keys(number, [0]), VALUES
@@ -71,7 +65,8 @@ class Told:
 @pytest.fixture
 def made():
   """A worker whose turns the test takes, with two rows."""
-  held = pool.Pool(params(), spec=SPEC, values=VALUES, rows=2, slots=128)
+  params = Params(models.weights(MODEL, 1), models.near(MODEL, 1))
+  held = pool.Pool(params, spec=SPEC, values=VALUES, rows=2, slots=128)
   return worker.Worker([held], Counters('tiny', 2), steps=3)
 
 
@@ -109,7 +104,7 @@ def test_turns_are_of_one_step_while_somebody_reads_along(made):
 
   made.pools[0].turn = record
   quiet, reads, waits = (
-    Told(made, n, new_tokens=30, streams=n == 1) for n in range(3)
+    Told(n, new_tokens=30, streams=n == 1) for n in range(3)
   )
   assert made.idle
   submit(made, [quiet.text])
@@ -135,12 +130,12 @@ def test_turns_are_of_one_step_while_somebody_reads_along(made):
 
 
 def test_a_stop_string_frees_the_row_at_once(made):
-  whole = Told(made, 5)
+  whole = Told(5)
   submit(made, [whole.text])
   while not made.idle:
     turn(made)
   stop = whole.shown[6:8]
-  found = Told(made, 5, stop=(stop,), new_tokens=90, streams=True)
+  found = Told(5, stop=(stop,), new_tokens=90, streams=True)
   submit(made, [found.text])
   while not found.ended.is_set():
     turn(made)
@@ -195,7 +190,7 @@ def test_it_is_idle_where_no_pool_has_anything_to_do(busy):
 
 
 def test_whatever_goes_on_ends_with_an_error_when_it_is_closed(made):
-  one, other, late, last = (Told(made, n, new_tokens=100) for n in range(4))
+  one, other, late, last = (Told(n, new_tokens=100) for n in range(4))
   assert (made._thread.name, made._thread.daemon) == ('pool', True)
   made.start()
   submit(made, [one.text])
@@ -229,7 +224,7 @@ def test_a_bug_ends_all_texts_and_is_kept(made):
   def turn(steps):
     raise broken
 
-  one, late = Told(made), Told(made)
+  one, late = Told(), Told()
   made.failed = lambda: submit(made, [late.text])
   made.pools[0].turn = turn
   made.start()
@@ -241,7 +236,7 @@ def test_a_bug_ends_all_texts_and_is_kept(made):
 
 
 def test_numbers_that_are_none_are_an_error(made):
-  one, long = Told(made), Told(made, new_tokens=999)
+  one, long = Told(), Told(new_tokens=999)
   submit(made, [long.text, one.text])
   turns = made.pools[0].turn
   made.pools[0].turn = lambda steps: [
@@ -499,9 +494,8 @@ def test_constraints_are_compiled_where_they_are_taken(stages, eos, takes):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('float64')
-def test_draft_lengths_are_chosen_by_load(tmp_path):
-  tiny.write_pair(tmp_path)
-  x, pair = serving.load(tmp_path, draft_lengths=(0, 3), predictions=0)
+def test_draft_lengths_are_chosen_by_load(folder):
+  x, pair = serving.load(folder, draft_lengths=(0, 3), predictions=0)
   opened = service.open_pools(x, pair, 'tiny')
   held = opened.held
   held.warm_up()
