@@ -11,11 +11,10 @@ from experiments import tables
 from experiments.papers import findings
 from specjax import reports, sampling, verify
 from specjax.drafters import plain
-from specjax.loop import generate
-from specjax.stats import folders
 from specjax.types import Params, Spec, Target
 from tests.support import models
 from tests.support.processes import ROOT
+from tests.support.rows import committed
 
 README = (ROOT / 'README.md').read_text()
 DRAFTERS = (ROOT / 'docs' / 'drafters.md').read_text()
@@ -29,8 +28,7 @@ def decode(drafter, prompts):
   params = Params(models.weights(target, 0), None)
   spec = Spec(target, drafter, verify.token)
   values = sampling.make(len(prompts), 0.0)
-  state = models.run(spec, params, prompts, values, new_tokens=24)
-  return generate.generate(params, state, 24, spec=spec)
+  return models.decoded(spec, params, prompts, values, new_tokens=24)
 
 
 def test_the_drafter_of_the_page_is_complete():
@@ -81,13 +79,6 @@ def test_what_a_page_names_exists(path):
   links = re.findall(r'\]\(([^)#:]+)\)', text)
   assert links
   assert [x for x in links if not (path.parent / x).exists()] == []
-
-
-@functools.cache
-def committed():
-  rows, warnings = folders.read_folders(ROOT / 'results', reports.fault)
-  assert warnings == []
-  return rows
 
 
 @functools.cache

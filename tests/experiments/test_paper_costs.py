@@ -6,15 +6,14 @@ import pytest
 
 from experiments import paper_costs
 from experiments.paper_costs import MODELS, Calculation, Deployment, last
-from specjax.bench import results
 from specjax.models import sharding
 from specjax.models.sharding import Placement
 from specjax.stats import theory
 from specjax.stats.roofline import Chip
 from specjax.stats.row import pick
 from tests.support import tiny
-from tests.support.processes import ROOT
 from tests.support.resumed import run_twice
+from tests.support.rows import committed
 
 COUNTS = Chip(1.0, 1e12, 1.0, 1.0)  # Seconds are bytes and operations.
 
@@ -128,7 +127,7 @@ def test_every_number_is_marked_as_calculated():
 
 
 def test_the_committed_rows_are_what_is_calculated():
-  rows, _ = results.read_rows(ROOT / 'results/paper_costs/rows.jsonl')
+  rows = committed()['paper_costs']
   x, drafts = paper_costs.PaperCosts(), paper_costs.DRAFTS
   known = len(paper_costs.DEPLOYMENTS) * len(drafts) * len(x.contexts)
   assert len(rows) == known

@@ -144,8 +144,7 @@ def test_the_first_screen_has_the_answer(width, tmp_path):
 def figures():
   """Figures of committed rows, and of rows with long names."""
   for folder in ('quickstart', 'batches', 'arrivals'):
-    text_of = (ROOT / 'results' / folder / 'rows.jsonl').read_text()
-    rows = [json.loads(line) for line in text_of.splitlines()]
+    rows = made_rows.committed()[folder]
     for make in reports.figures(rows):
       yield f'{folder}: {make.__name__}', make(rows)
   rows = [

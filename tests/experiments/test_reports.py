@@ -1,6 +1,5 @@
 """Every kind of row: its report, its fields, and a headline that is true."""
 
-import functools
 import importlib.util
 import json
 import re
@@ -22,24 +21,14 @@ from specjax.reports import (
 from specjax.stats import row as fields
 from tests.support import rows as made
 from tests.support.processes import ROOT
+from tests.support.rows import committed
 
-FILES = sorted((ROOT / 'results').rglob('rows.jsonl'))
 # A full name, perhaps with numbers behind it, as configs and rows store it.
 _NAME = re.compile(r'(?:specjax|experiments|benchmarks|configs)(?:\.\w+)+')
 
 
 def said(headline: str) -> str:
   return ' '.join(headline.split())
-
-
-@functools.cache
-def committed() -> dict[str, list[dict]]:
-  return {
-    file.parent.relative_to(ROOT / 'results').as_posix(): results.read_rows(
-      file
-    )[0]
-    for file in FILES
-  }
 
 
 def test_every_field_of_committed_rows_is_declared():

@@ -92,8 +92,7 @@ def test_a_smaller_draft_keeps_the_targets_text(folder):
 
   def decode(spec, params):
     prompts, values = [[5, 6, 7], [8, 9]], sampling.make(2, 0.0)
-    state = models.run(spec, params, prompts, values, new_tokens=16)
-    state = generate.generate(params, state, 16, spec=spec)
+    state = models.decoded(spec, params, prompts, values, new_tokens=16)
     assert state.finite.all()
     return models.new_tokens(state)
 

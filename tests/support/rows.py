@@ -1,12 +1,24 @@
-"""Runs, and rows of a results folder, made up for tests."""
+"""Runs, and rows of a results folder, made up for tests; and committed rows."""
 
+import functools
 import re
 
 import numpy as np
 
+from specjax import reports
 from specjax.bench.measure import Run
+from specjax.stats import folders
 from specjax.stats.row import SCHEMA
 from specjax.types import Counts
+from tests.support.processes import ROOT
+
+
+@functools.cache
+def committed() -> dict[str, list[dict]]:
+  """The rows of each folder of committed results, by its path; none is bad."""
+  rows, warnings = folders.read_folders(ROOT / 'results', reports.fault)
+  assert warnings == []
+  return rows
 
 
 def run(tokens, calls, seconds=1.0, texts=None, prefill=0.5, **counts) -> Run:

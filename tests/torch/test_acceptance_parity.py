@@ -1,12 +1,10 @@
 """Acceptance as the loop counts it, and as torch's logits say it must be."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax import checkpoints, sampling, verify
 from specjax.drafters import lm
-from specjax.loop import generate
 from specjax.types import Params, Spec
 from tests.support import family_outputs, models
 
@@ -70,8 +68,7 @@ def test_the_loop_accepts_what_torch_says(paths):
   spec = Spec(target, lm.make(draft, GAMMA), verify.token)
   params = Params(weights, draft_weights)
   values = sampling.make(len(prompts), 0.0)
-  state = models.run(spec, params, prompts, values, new_tokens=NEW)
-  state = generate.generate(params, state, jnp.int32(NEW), spec=spec)
+  state = models.decoded(spec, params, prompts, values, new_tokens=NEW)
   theirs = [
     transformers.AutoModelForCausalLM.from_pretrained(path).eval()
     for path in paths
