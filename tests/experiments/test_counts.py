@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from specjax import checkpoints, pair
+from specjax import pair
 from specjax.drafters.heads import frequencies
 from specjax.errors import UserError
 from specjax.programs import train
@@ -14,7 +14,7 @@ from specjax.training import count_tokens
 from specjax.training.recipes import Counts
 
 
-def test_every_text_of_a_record_is_counted(tmp_path, capsys):
+def test_every_text_of_a_record_is_counted(tokenizer, tmp_path, capsys):
   file = tmp_path / 'answers.jsonl'
   records = [
     {'question': 'import os', 'turns': [{'answer': 'import sys'}], 'id': 3},
@@ -26,7 +26,6 @@ def test_every_text_of_a_record_is_counted(tmp_path, capsys):
   x = Counts(str(folder), pair.path('target'), str(file), successors=2)
   train.main(x)
   made = frequencies.read(folder)
-  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   texts = [
     tokenizer.encode(text)
     for text in ('import os', 'import sys', '', 'import re')

@@ -89,10 +89,9 @@ def attributes(c):
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
+def folder(tokenizer, tmp_path_factory):
   """A T5 pair with the embedded tokenizer, and lines to translate."""
   path = tmp_path_factory.mktemp('t5')
-  tokenizer = checkpoints.load_tokenizer(pair.path('target'))
   sizes = {'activation': jax.nn.relu, 'gated': False, 'norm_eps': 1e-6}
   tied = {'tied_embeddings': True, 'head_scale': 8**-0.5, 'num_kv_heads': 2}
   both = {'encoder': Encoder(1, start=1)}
