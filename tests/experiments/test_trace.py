@@ -84,14 +84,15 @@ class Letters:
 def test_pieces_are_written_as_they_stand_in_the_text():
   """Alone, a token may lack its space or be half a character."""
   tokens = [
-    Token(0, 'accepted', 0.5, []),
+    Token(28, 'accepted', 0.5, []),
+    Token(3, 'accepted', 1.0, []),
     Token(26, 'accepted', 1.0, []),
     Token(27, 'corrected', None, [Other([1, 2], 0.25, 'rejected')]),
-    Token(28, 'bonus', None, []),
+    Token(0, 'bonus', None, []),
   ]
   found = samples.written(Letters(), [25] * 40, tokens)
-  assert [t['text'] for t in found] == ['a', '', 'é', ' d']
+  assert [t['text'] for t in found] == [' d', 'd', '', 'é', 'a']
   assert [t['origin'] for t in found] == [t.origin for t in tokens]
-  (other,) = found[2]['others']
+  (other,) = found[3]['others']
   assert other['text'].endswith('bc')
   assert other['chance'] == 0.25
