@@ -442,11 +442,16 @@ SKIP = _walked(
 WINDOWED = _walked(
   'window of the target', lambda tiny: windowed.walk(tiny.target, 2, 1)
 )
-OTHER = _walked(
-  'another vocabulary',
-  lambda tiny: lm.walk(tiny.draft, tiny_models.other_reading()),
-  tiny_models.spelled,
-)
+
+
+def other(own=tiny_models.spelled, how=tiny_models.other_reading) -> Kind:
+  """The draft with another vocabulary: its weights, and how it reads texts."""
+  return _walked(
+    'another vocabulary', lambda tiny: lm.walk(tiny.draft, how()), own
+  )
+
+
+OTHER = other()
 
 MODELS: dict[str, Callable[[], TinyModels]] = {
   'table': tiny_models.tables,

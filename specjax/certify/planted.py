@@ -300,8 +300,8 @@ WRONG_MEMORIES = (
   ),
   WrongMemory(
     'draft: of a token in its own tokens only the last is read',
-    tiny_models.other_drafter,
-    lambda tiny: tiny_models.other_drafter(tiny, how=_loses_pieces()),
+    cases.OTHER.drafter,
+    cases.other(how=_loses_pieces).drafter,
   ),
 )
 
@@ -566,7 +566,7 @@ WRONG_LOOPS = (
   WrongLoop(
     "draft: its end of text is not the target's",
     _OTHER,
-    lambda tiny: tiny_models.other_drafter(tiny, _without_end),
+    cases.other(_without_end).drafter,
   ),
   _in_step(
     'the target is cut to the tokens that its draft has',
