@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import trees, verify
-from specjax.bench import measure, meshes, results, runner, ties
+from specjax.bench import measure, meshes, results, runner
 from specjax.bench.config import Checkpoint, Experiment, Mesh
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, freeze
@@ -189,11 +189,6 @@ class Machine:
     return state
 
 
-def _bug(*_) -> ties.Difference:
-  """A difference that is no tie: scripted models have no logits."""
-  return ties.Difference(0, (None, None), 0.0, None, 0.0, 0.0, 'bug')
-
-
 @contextlib.contextmanager
 def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
   """The machine decodes, and nothing is read or written."""
@@ -204,7 +199,6 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
       (measure, 'start', machine.start),
       (generate, 'loop', machine),
       (runner, 'load_experiment', load_experiment),
-      (ties, 'explain', _bug),
       (meshes, 'round_rows', lambda *_: rows),
       (results, 'conditions', lambda: conditions),
       (results, 'open_folder', lambda *_: results.Follower([])),
