@@ -128,14 +128,15 @@ def _other_order(self, domain, temperature):
   return dataclasses.replace(job, prompts=texts, indices=job.indices[order])
 
 
-def _first_keys(self, domain, temperature):
-  jobs = _units(self, domain, temperature)
+def _first_keys(self, *cell):
+  jobs = _units(self, *cell)
   return [dataclasses.replace(j, indices=jobs[0].indices) for j in jobs]
 
 
-def _last_twice(self, domain, temperature):
-  jobs = _units(self, domain, temperature)
-  return [*jobs, jobs[-1]]
+def _last_twice(self, *cell):
+  jobs = _units(self, *cell)
+  # All prompts in one batch, on which alpha is measured, stay one.
+  return [*jobs, jobs[-1]] if len(jobs) > 1 else jobs
 
 
 def _log_of(change: Callable[[measure.Log], dict]):
