@@ -140,17 +140,11 @@ def of_walker(
   return exact.tree(parents, after=after)
 
 
-def of_chosen(
-  tiny: TinyModels, drafter: Drafter, stages: bool = True
-) -> exact.DraftSource:
+def of_chosen(tiny: TinyModels, drafter: Drafter) -> exact.DraftSource:
   """The drafts of a drafter without parameters that chooses its tokens.
 
   It reads every text anew. Tests of drafters show that its memory is the same.
-
-  Args:
-    tiny: the models.
-    drafter: the drafter.
-    stages: whether it chooses by the stages of the setting that q is of.
+  It sees the stages of the setting that q is of, if of any.
   """
 
   @jax.jit
@@ -161,7 +155,7 @@ def of_chosen(
   def source(texts, q, contexts):
     with jax.enable_x64(True):
       target, ctx, hidden = _read(tiny, contexts, drafter.taps)
-      for i, known in enumerate(tiny.q.values() if stages else ()):
+      for i, known in enumerate(tiny.q.values()):
         if known is q:
           row = jax.tree.map(lambda x, i=i: x[i : i + 1], tiny.values(1))
           values = jax.tree.map(lambda x: x.repeat(len(contexts), 0), row)
@@ -448,11 +442,16 @@ SKIP = _walked(
 WINDOWED = _walked(
   'window of the target', lambda tiny: windowed.walk(tiny.target, 2, 1)
 )
-OTHER = _walked(
-  'another vocabulary',
-  lambda tiny: lm.walk(tiny.draft, tiny_models.other_reading()),
-  tiny_models.spelled,
-)
+
+
+def other(own=tiny_models.spelled, how=tiny_models.other_reading) -> Kind:
+  """The draft with another vocabulary: its weights, and how it reads texts."""
+  return _walked(
+    'another vocabulary', lambda tiny: lm.walk(tiny.draft, how()), own
+  )
+
+
+OTHER = other()
 
 MODELS: dict[str, Callable[[], TinyModels]] = {
   'table': tiny_models.tables,

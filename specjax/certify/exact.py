@@ -264,13 +264,8 @@ def plain(texts: Texts, p: Distributions, contexts) -> np.ndarray:
 
 def unfinished(texts: Texts, limit: int, eos: tuple[int, ...]) -> np.ndarray:
   """Returns numbers of texts that a step may start from, shorter ones first."""
-  return np.array(
-    [
-      number
-      for number in range(int(texts.offset[limit]))
-      if not set(texts.tokens(number)) & set(eos)
-    ]
-  )
+  _, ended = texts.cut(limit, eos)
+  return np.flatnonzero(~ended)
 
 
 def sequence(

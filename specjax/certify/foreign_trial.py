@@ -20,6 +20,7 @@ from specjax.certify import cells, exact, small_steps
 from specjax.certify.cells import Cell
 from specjax.certify.foreign import Foreign, Refused, Values
 from specjax.certify.laws import Verdict, row_of, text_in_words
+from specjax.certify.small_steps import Table
 from specjax.errors import need
 from specjax.stats import fit_tests
 
@@ -33,7 +34,6 @@ _STEPS = 2**17  # of a confirmation, at most
 _CLEAR = 0.02  # total variation of a counterexample, where there is one
 
 Setting = tuple[float, int, float]  # temperature, top_k, top_p
-Table = tuple[tuple[int, ...], ...]
 
 SETTINGS: dict[str, tuple[Setting, ...]] = {
   'T 1': ((1.0, 0, 1.0),),

@@ -300,8 +300,8 @@ WRONG_MEMORIES = (
   ),
   WrongMemory(
     'draft: of a token in its own tokens only the last is read',
-    tiny_models.other_drafter,
-    lambda tiny: tiny_models.other_drafter(tiny, how=_loses_pieces()),
+    cases.OTHER.drafter,
+    cases.other(how=_loses_pieces).drafter,
   ),
 )
 
@@ -324,10 +324,10 @@ def _fresh(memory, key, length, depth):
   return sampling.coins(key, depth), memory
 
 
-def _chain(
+def table_chain(
   depth, choose=sampling.draw, report=lambda logits, q: q, coins=_fresh
 ):
-  """A drafter whose parameters are a table of logits [V, V].
+  """Returns the chain of a table of logits [V, V], which are its parameters.
 
   Args:
     depth: K.
@@ -534,12 +534,12 @@ WRONG_LOOPS = (
   WrongLoop(
     'draft: reports q before temperature and cuts',
     _TOKEN,
-    lambda tiny: _chain(3, report=_raw),
+    lambda tiny: table_chain(3, report=_raw),
   ),
   WrongLoop(
     'draft: takes the argmax, reports q',
     _TOKEN,
-    lambda tiny: _chain(
+    lambda tiny: table_chain(
       3, choose=lambda coins, q: jnp.argmax(q).astype(jnp.int32)
     ),
   ),
@@ -556,17 +556,17 @@ WRONG_LOOPS = (
   WrongLoop(
     'draft: keys tied to positions, under block verification',
     cases.find('block', cases.LONG, 'poor draft'),
-    lambda tiny: _chain(4, coins=_tied_to_positions),
+    lambda tiny: table_chain(4, coins=_tied_to_positions),
   ),
   WrongLoop(
     'draft: two tokens of one string, and q is that of one',
     _TOKEN,
-    lambda tiny: _chain(3, report=_of_one_token),
+    lambda tiny: table_chain(3, report=_of_one_token),
   ),
   WrongLoop(
     "draft: its end of text is not the target's",
     _OTHER,
-    lambda tiny: tiny_models.other_drafter(tiny, _without_end),
+    cases.other(_without_end).drafter,
   ),
   _in_step(
     'the target is cut to the tokens that its draft has',

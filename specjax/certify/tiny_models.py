@@ -28,8 +28,6 @@ from specjax.certify import exact
 from specjax.checkpoints import vocabularies
 from specjax.checkpoints.vocabularies import reading
 from specjax.checkpoints.vocabularies.tokens import Tokens
-from specjax.drafters import lm
-from specjax.drafters.shapes import chain
 from specjax.loop import generate
 from specjax.models import layouts, linear, low_bits, table, transformer
 from specjax.models.config import GatedDelta
@@ -382,11 +380,3 @@ def holding(drafter: Drafter, params: Any) -> Drafter:
     propose=bind(drafter.propose),
     commit=bind(drafter.commit),
   )
-
-
-def other_drafter(
-  tiny: TinyModels, params=spelled, how: reading.Reading | None = None
-) -> Drafter:
-  """Returns the chain of three of the draft with another vocabulary."""
-  walker = lm.walk(tiny.draft, how or other_reading())
-  return holding(chain.make(walker, 3), params(tiny))

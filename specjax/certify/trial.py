@@ -22,6 +22,7 @@ from specjax.certify.drafter_trial import try_drafter
 from specjax.certify.foreign_trial import try_foreign
 from specjax.certify.laws import Row, Verdict, outline, running
 from specjax.certify.rule_trial import try_rule
+from specjax.certify.tiny_models import TinyModels
 from specjax.cli import names
 from specjax.drafters import lm
 from specjax.drafters.shapes.policies import Last, Policy
@@ -138,8 +139,12 @@ def given(x: Certificate) -> str:
   return fields[0]
 
 
-def load(name: str) -> tuple[Drafter, Any]:
-  """Loads a drafter for the tiny target; returns it and its parameters."""
+def load(name: str) -> tuple[Drafter, TinyModels]:
+  """Loads a drafter for the tiny target.
+
+  Returns:
+    The drafter, and the tiny models with its parameters.
+  """
   who = f'drafter: {name}'
   function, _, path = name.partition(':')
   with running(who, 'its module'):
@@ -161,7 +166,8 @@ def load(name: str) -> tuple[Drafter, Any]:
     drafter.depth >= 1,
     f'{who}: make({_DEPTH}) has depth {drafter.depth}: it drafts nothing',
   )
-  return drafter, loaded.params
+  params = Params(tiny.params.target, loaded.params)
+  return drafter, dataclasses.replace(tiny, params=params)
 
 
 def find(x: Certificate) -> Trial:
@@ -176,9 +182,7 @@ def find(x: Certificate) -> Trial:
     return Trial(kind, x.foreign, lambda add: try_foreign(x, sampler, add))
   name = _FIELDS[kind].full(getattr(x, kind))
   if kind == 'drafter':
-    drafter, own = load(name)
-    tiny = cases.models('transformer')
-    tiny = dataclasses.replace(tiny, params=Params(tiny.params.target, own))
+    drafter, tiny = load(name)
     return Trial(
       kind,
       name,

@@ -78,18 +78,16 @@ def test_what_is_right_is_exact(judged, name, settings, shapes):
 
 
 def test_coins_of_its_own_and_what_has_no_cells_are_simulated(judged):
-  rows, verdict = judged(samplers.simulated)
+  right, wrong = map(
+    samplers.with_own_coins, (samplers.right, samplers.WRONG['rest is p'])
+  )
+  right.coins = wrong.coins = None
+  rows, verdict = judged(right)
   said = verdict.text, verdict.exact, verdict.status
   assert said == ('not refuted', None, 0)
   assert (rows[0]['enumerated'], rows[0]['checked']) == (0, 0)
   assert 0 < rows[0]['least_seen'] < 0.1
 
-  def wrong(*arguments):
-    gamma = arguments[0].shape[1]
-    coins = np.random.default_rng().random((len(arguments[0]), gamma + 1))
-    return samplers.WRONG['rest is p'](*arguments[:-1], coins)
-
-  wrong.coins = None
   _, verdict = judged(wrong)
   assert verdict.text == 'lossy'
   assert verdict.counterexample['how'] == 'simulated'

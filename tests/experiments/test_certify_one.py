@@ -1,6 +1,5 @@
 """One rule, drafter or policy on trial, as a user puts it there."""
 
-import dataclasses
 import json
 import re
 from fractions import Fraction
@@ -11,17 +10,10 @@ import pytest
 
 from specjax import checkpoints, pair, verify
 from specjax.bench.config import Certificate
-from specjax.certify import (
-  cases,
-  drafter_trial,
-  rule_trial,
-  small_steps,
-  trial,
-)
+from specjax.certify import drafter_trial, rule_trial, small_steps, trial
 from specjax.errors import UserError
 from specjax.programs import certify
 from specjax.stats import folders
-from specjax.types import Params
 from tests.support import rules_on_trial
 
 _PLACE = {
@@ -99,9 +91,7 @@ def test_what_is_wrong_is_convicted(
 )
 def test_a_law_that_drafts_break_is_named_with_a_counterexample(name, law):
   """From drafts behind texts that were just read, without the loop."""
-  drafter, own = trial.load(f'{_PLACE["drafter"]}.{name}')
-  tiny = cases.models('transformer')
-  tiny = dataclasses.replace(tiny, params=Params(tiny.params.target, own))
+  drafter, tiny = trial.load(f'{_PLACE["drafter"]}.{name}')
   moment = drafter_trial.Watched(tiny, drafter, quick=True).fresh()
   assert drafter_trial.broken(moment.drafts, 64, 1e-5) == law
   found = drafter_trial.smallest([moment], law, 1e-5)
@@ -144,11 +134,11 @@ def test_what_is_right_is_acquitted(tmp_path, capsys, kind, name):
 
 def test_a_draft_with_another_tokenizer_is_tried_through_tables(folder):
   """It reads and drafts letters, of which it has other ids than the target."""
-  drafter, own = trial.load(f'lm:{folder / "draft"}')
+  drafter, tiny = trial.load(f'lm:{folder / "draft"}')
   assert drafter.depth == 3
   # a, b, ab and the end of text are tokens of both.
   words = checkpoints.load_tokenizer(pair.path('target')).get_vocab()
-  places = np.asarray(own.tables.places).tolist()
+  places = np.asarray(tiny.params.drafter.tables.places).tolist()
   assert places[:2] == [words['a'], words['b']]
   assert places[3] < 2048
 

@@ -91,8 +91,10 @@ def test_calls_of_a_draft_that_stops(float64):
 def test_calls_of_a_chosen_draft(float64):
   """What is copied depends on where the draft began."""
   p = model(0)
-  tiny = tiny_models.tables(3, prompt=(0, 1, 0, 0, 1))
-  source = cases.of_chosen(tiny, ngram.make(2), stages=False)
+  tiny = tiny_models.tables(
+    3, prompt=(0, 1, 0, 0, 1), eos=(), settings={'T 1': {}}
+  )
+  source = cases.of_chosen(tiny, ngram.make(2))
   begun = [n for text, n in NUMBERS.items() if len(text) < LIMIT]
   every = source(TEXTS, None, np.array(begun)).draft
   for text, calls in expected(source, p, p).items():

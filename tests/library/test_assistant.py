@@ -13,9 +13,8 @@ from specjax.models import transformer
 from specjax.models.config import Mamba2
 from specjax.types import Params
 from tests.library.test_published_eagle import check_along_a_text
-from tests.support import family_outputs, models
+from tests.support import directories, family_outputs, models
 from tests.support.heads_in_numpy import rms_norm, softmax
-from tests.support.published_eagle import write_files
 
 E, W, H, G, V, LAYERS = 24, 20, 4, 2, 48, 4
 WINDOW, EPS = 5, 1e-6
@@ -89,7 +88,7 @@ def write(folder, grouped: bool = False, left_out: str = '\n', **changes):
   """Writes an assistant; returns its directory."""
   tensors = tensors_of(grouped)
   kept = {n: x for n, x in tensors.items() if left_out not in n}
-  return str(write_files(folder, config_of(grouped) | changes, kept))
+  return str(directories.write(folder, config_of(grouped) | changes, kept))
 
 
 @pytest.fixture(scope='module')

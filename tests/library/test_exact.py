@@ -100,8 +100,8 @@ def test_low_precision_is_off_by_its_rounding(dtype, float64):
 
 def test_drafts_of_lookup_are_those_of_the_drafter():
   """After 0 1 0 the last token was followed by 1 0."""
-  tiny = tiny_models.tables(3, prompt=(0, 1, 0))
-  source = cases.of_chosen(tiny, ngram.make(2), stages=False)
+  tiny = tiny_models.tables(3, prompt=(0, 1, 0), eos=(), settings={'T 1': {}})
+  source = cases.of_chosen(tiny, ngram.make(2))
   made = source(TEXTS, None, np.array([0, 3]))
   assert made.draft.probs is None
   first, second = np.asarray(made.draft.tokens)

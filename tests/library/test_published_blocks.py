@@ -9,7 +9,7 @@ from specjax.drafters.heads import published
 from specjax.types import Target
 from tests.library.test_dflash import check_along_a_text, features_of
 from tests.support import heads_in_numpy, models
-from tests.support.published_eagle import write_files as write
+from tests.support.directories import write
 
 TARGET, V = models.TARGET, models.VOCAB
 E, D, HEADS, KV, MLP, LAYERS, MASK = 8, 4, 4, 2, 12, 2, 9

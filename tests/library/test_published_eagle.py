@@ -20,7 +20,7 @@ from specjax.drafters.heads import files as heads
 from specjax.drafters.heads import published
 from specjax.types import Params, Target, Verdict
 from tests.library import test_drafter_promises as promises
-from tests.support import hub, models
+from tests.support import directories, hub, models
 from tests.support import published_eagle as written
 
 HOST = Target(written.TARGET, max_length=100)
@@ -246,7 +246,7 @@ def test_what_config_json_leaves_out_is_as_usual_or_as_the_tensors(tmp_path):
     for x, shape in shapes.items()
   }
   own |= {name: np.zeros(2) for name in ('rotary_emb.inv_freq', 'x.t2d')}
-  path = written.write_files(tmp_path / 'third', {}, without('', **own))
+  path = directories.write(tmp_path / 'third', {}, without('', **own))
   found = published.find(path, written.TARGET)
   assert found.positions == 2048
   assert sizes_of(found.config) == eagle.Sizes(
@@ -254,7 +254,7 @@ def test_what_config_json_leaves_out_is_as_usual_or_as_the_tensors(tmp_path):
   )
   config = {'model_type': 'qwen3', 'num_attention_heads': 2}
   weights = written.tensors(written.LAYOUTS['EAGLE-1 without bias'])
-  path = written.write_files(tmp_path / 'first', config, weights)
+  path = directories.write(tmp_path / 'first', config, weights)
   refused(path, 'is for a vocabulary of 151936 tokens')
 
 

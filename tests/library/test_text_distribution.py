@@ -24,6 +24,7 @@ from specjax.drafters import cascade, lm, ngram
 from specjax.drafters.shapes import policies
 from specjax.loop import generate
 from specjax.models import table
+from specjax.stats import fit_tests
 from specjax.types import Params, Rule, Spec
 from tests.support import models, papers_in_numpy
 
@@ -110,7 +111,7 @@ def states(spec: Spec, params: Params, steps: int, rounds: int):
     yield which, generate.generate(params, state, jnp.int32(steps), spec=spec)
 
 
-def misfit(spec: Spec, params: Params, after, rounds) -> papers_in_numpy.Misfit:
+def misfit(spec: Spec, params: Params, after, rounds) -> fit_tests.Fit:
   """Compares new texts of all rows with plain sampling from the target.
 
   Args:
@@ -123,10 +124,10 @@ def misfit(spec: Spec, params: Params, after, rounds) -> papers_in_numpy.Misfit:
   for which, state in states(spec, params, NEW, rounds):
     for setting, text in zip(which, models.new_tokens(state), strict=True):
       seen[setting][text] += 1
-  total = papers_in_numpy.Misfit()
-  for i, texts in enumerate(seen):
-    total.add(texts, papers_in_numpy.sample(after(i), NEW, spec.eos))
-  return total
+  return fit_tests.together(
+    papers_in_numpy.fit(texts, papers_in_numpy.sample(after(i), NEW, spec.eos))
+    for i, texts in enumerate(seen)
+  )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_the_law_of_the_text_is_that_of_the_target(name):
   spec = Spec(MODEL, DRAFTERS[name], verify.token, (END,))
   result = misfit(spec, params_of(name), model_after, ROUNDS)
   assert result.freedom > 200
-  assert result.p_value() > LEVEL
+  assert result.p_value > LEVEL
 
 
 def test_accepted_lengths_follow_the_paper():
@@ -146,7 +147,7 @@ def test_accepted_lengths_follow_the_paper():
   seen = np.zeros((len(SETTINGS), depth + 1), int)
   for which, state in states(spec, params_of(name), 1, ROUNDS):
     np.add.at(seen, which, np.asarray(state.counts.histogram))
-  total = papers_in_numpy.Misfit()
+  fits = []
   for i, row in enumerate(seen):
     step = papers_in_numpy.leviathan(
       model_after(i), model_after(i, draft=True), lambda text: len(text) < depth
@@ -156,9 +157,10 @@ def test_accepted_lengths_follow_the_paper():
     for text, weight in step.items():
       chances[len(text) - 1] += weight
     assert row.sum() == ROUNDS * ROWS
-    total.add({n: count for n, count in enumerate(row) if count}, chances)
+    fits.append(papers_in_numpy.fit(dict(enumerate(row)), chances))
+  total = fit_tests.together(fits)
   assert total.freedom >= 10
-  assert total.p_value() > LEVEL
+  assert total.p_value > LEVEL
 
 
 def test_power():
@@ -174,7 +176,7 @@ def test_power():
   assert papers_in_numpy.power(ROUNDS * ROWS, pairs, LEVEL) > 0.99
 
 
-def misfit_of_table(rule: Rule, drafter, draft=None) -> papers_in_numpy.Misfit:
+def misfit_of_table(rule: Rule, drafter, draft=None) -> fit_tests.Fit:
   """A fast loop, whose target and draft are tables of logits."""
   draft = models.near(TABLE, 0) if draft is None else draft
   params = Params(models.weights(TABLE, 0), draft)
@@ -184,7 +186,7 @@ def misfit_of_table(rule: Rule, drafter, draft=None) -> papers_in_numpy.Misfit:
 
 def test_a_table_as_target_is_sampled_exactly():
   result = misfit_of_table(verify.token, lm.make(TABLE, 2))
-  assert result.p_value() > LEVEL
+  assert result.p_value > LEVEL
 
 
 @pytest.mark.slow
@@ -194,7 +196,7 @@ def test_a_cascade_of_tables_is_sampled_exactly():
   draft = Params(models.near(TABLE, 0), models.weights(TABLE, 1))
   result = misfit_of_table(verify.token, drafter, draft)
   assert result.freedom > 100
-  assert result.p_value() > LEVEL
+  assert result.p_value > LEVEL
 
 
 @pytest.mark.slow
@@ -202,4 +204,4 @@ def test_trees_of_looked_up_tokens_leave_the_law_alone():
   drafter = ngram.make(2, 2, candidates=2, places=2, reference=True)
   text = models.reference_text(VOCAB)
   result = misfit_of_table(verify.recursive, drafter, text)
-  assert result.p_value() > LEVEL
+  assert result.p_value > LEVEL

@@ -191,11 +191,10 @@ def test_nodes_are_drawn_with_coins_of_their_own(name):
       paths.append((*paths[parent], tokens[node]))
     chances[tokens] = chance
   draft = propose(drafter, sampling.make(4096, 1.0))[1]
-  misfit = papers_in_numpy.Misfit()
   drawn = collections.Counter(map(tuple, draft.tokens.tolist()))
-  misfit.add(drawn, chances)
-  assert misfit.freedom >= 8
-  assert misfit.p_value() > 1e-4 / len(TOGETHER)
+  fit = papers_in_numpy.fit(drawn, chances)
+  assert fit.freedom >= 8
+  assert fit.p_value > 1e-4 / len(TOGETHER)
 
 
 def test_a_walker_is_told_the_rows_that_it_was_fed(drafted):

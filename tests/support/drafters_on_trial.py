@@ -1,7 +1,7 @@
 """Drafters as a researcher might write them: wrong ones, and a right one.
 
-All draft a chain from a table of logits after the last token. Each is a load
-function that is named on the command line of `experiments.certify`.
+All draft the chain of a table of logits. Each is a load function that is named
+on the command line of `experiments.certify`.
 """
 
 import functools
@@ -10,55 +10,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax import sampling, trees
-from specjax.drafters.shapes import stateless
-from specjax.types import Draft, LoadedDrafter
+from specjax import sampling
+from specjax.certify import planted
+from specjax.types import LoadedDrafter
 
 
 def _last(ctx):
   return jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
 
 
-def _one_coin_each(key, depth):
-  return jax.vmap(lambda k: sampling.coins(k, depth))(key)
-
-
-def _same_coin(key, depth):
+def _same_coin(memory, key, length, depth):
   """One coin for all tokens of a draft."""
-  one = jax.vmap(lambda k: sampling.coins(k, 1))(key)
-  return jnp.repeat(one, depth, 1)
+  del length  # Unused.
+  return jnp.repeat(sampling.coins(key, 1), depth, 0), memory
 
 
-def _top_two(q):
+def _top_two(logits, q):
   """Probabilities of the two likeliest tokens, where all were drawn from."""
+  del logits  # Unused.
   kept = jnp.where(q >= jnp.sort(q)[-2], q, 0)
   return kept / kept.sum()
 
 
-@functools.cache
-def _drafter(depth, report=lambda q: q, coins=_one_coin_each):
-  """A chain from a table, behind the last tokens [B].
-
-  `probs` says what `report` makes of q, and coins are [B, K, 2].
-  """
-
-  def row(table, token, tossed):
-    tokens, probs = [], []
-    for coin in tossed:
-      q = jax.nn.softmax(table[token])
-      token = sampling.draw(coin, q)
-      tokens.append(token)
-      probs.append(report(q))
-    return jnp.stack(tokens), jnp.stack(probs)
-
-  def draft(params, ctx, key):
-    batch = len(ctx.length)
-    table = functools.partial(row, params.drafter)
-    tokens, probs = jax.vmap(table)(_last(ctx), coins(key, depth))
-    size = jnp.full(batch, depth, jnp.int32)
-    return Draft(tokens, trees.chain(batch, depth), size, probs)
-
-  return stateless.make(depth, depth, draft)
+_drafter = functools.cache(planted.table_chain)
 
 
 def _table(target) -> Any:

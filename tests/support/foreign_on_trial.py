@@ -79,16 +79,17 @@ def raced(draft, q, logits, values, uniforms):
 raced.coins = lambda gamma, vocab: (gamma, 1)
 
 
-def draws_its_own(draft, q, logits, values, uniforms):
-  coins = np.random.default_rng().random((len(draft), draft.shape[1] + 1))
-  return right(draft, q, logits, values, coins)
+def with_own_coins(sampler):
+  """The same sampler, whose coins are not those that it is given."""
+
+  def drawing(draft, q, logits, values, uniforms):
+    coins = np.random.default_rng().random((len(draft), draft.shape[1] + 1))
+    return sampler(draft, q, logits, values, coins)
+
+  return drawing
 
 
-def simulated(*arguments):
-  return draws_its_own(*arguments)
-
-
-simulated.coins = None
+draws_its_own = with_own_coins(right)
 
 
 def _hot(logits, values):

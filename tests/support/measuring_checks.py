@@ -1,7 +1,7 @@
 """Checks of the code that measures, which planted bugs must fail.
 
 Each check returns true if numbers are what is known of them: what was worked
-out by hand, a sum that must agree, or the coverage that an interval promises.
+out by hand, or the coverage that an interval promises.
 """
 
 from typing import Any
@@ -87,53 +87,6 @@ def _replays() -> bool:
   )
 
 
-def _leftover(row: dict):
-  """Tokens of steps that are not whole: one at least, K + 1 at most."""
-  columns = ('tokens', 'accepted', 'steps', 'target_calls')
-  units = zip(*(row[f'unit_{name}'] for name in columns), strict=True)
-  for tokens, accepted, steps, calls in units:
-    rest, cut = tokens - accepted - steps, calls - steps
-    yield rest, cut * len(row['histogram'])
-    if tokens >= row['new_tokens']:  # No end of a text cut a step.
-      yield cut, rest
-
-
-def _conserved() -> bool:
-  """Sums that agree in every row, whatever was drafted."""
-  row = scripted_run.make(2, timed=False).row
-  steps, histogram = sum(row['histogram']), row['histogram']
-  places = range(len(histogram))
-  tried = row['accepted'] / row['alpha_mle']
-  positions = row['acceptance_by_position']
-  equal = (
-    (sum(i * n for i, n in enumerate(histogram)), row['accepted']),
-    (sum(row['unit_accepted']), row['accepted']),
-    (sum(row['unit_steps']), steps),
-    (sum(row['unit_tokens']), row['tokens']),
-    (sum(row['unit_target_calls']), row['target_calls']),
-    (np.sum(row['unit_histogram'], 0).tolist(), histogram),
-    (sum(b['steps'] for b in row['acceptance_by_context']), steps),
-    (row['tau'] * row['target_calls'], row['tokens']),
-    (row['tau_without_bonus'] * steps, row['accepted']),
-    (row['tau_without_bonus'], sum(positions)),
-    ([sum(histogram[i + 1 :]) / steps for i in places[:-1]], positions),
-    (row['alpha'] * sum(row['unit_prefixes']), sum(row['unit_overlap'])),
-  )
-  at_most = (
-    *_leftover(row),
-    (row['accepted'], tried),
-    (tried, row['drafted']),
-    # A step ends with one rejection, or with none.
-    (tried - row['accepted'], steps),
-    ((1 - row['coverage']) * steps, histogram[0]),
-    (row['target_calls'], row['steps'] * row['batch']),
-    (row['steps'], row['target_calls']),
-  )
-  return all(off(*pair) <= EXACT for pair in equal) and all(
-    a <= b + EXACT for a, b in at_most
-  )
-
-
 def _coverage(units: np.ndarray, mean: float) -> float:
   """Share of intervals of the mean of units [RUNS, n] that hold it."""
   ones = np.ones(units.shape[1])
@@ -199,7 +152,6 @@ CHECKS = {
   'more rows than prompts': _wide,
   'replays': _replays,
   'keys': _keys,
-  'sums that agree': _conserved,
   'texts of other lengths': _lengths,
   'interval of a prediction': _resampled,
   'coverage, normal units': _normal,

@@ -180,14 +180,6 @@ def decoded(spec: Spec, params: Params, prompts, values, **options):
   return generate.generate(params, state, jnp.int32(999), spec=spec)
 
 
-def always_accepted(spec: Spec, params: Params) -> None:
-  """Asserts that a drafter that is the target is accepted at every place."""
-  values = sampling.make(6, TEMPERATURES)
-  counts = decoded(spec, params, PROMPTS, values).counts
-  assert counts.tried.sum() > 100
-  assert counts.accepted.sum() == counts.tried.sum()
-
-
 def refused(message: str, call, *given) -> None:
   """Asserts that a call is refused, in one line."""
   with pytest.raises(ValueError, match=message) as error:

@@ -265,25 +265,13 @@ def outcomes(*tables):
   return [np.array([table.get(x, 0) for x in every]) for table in tables]
 
 
-class Misfit:
-  """A chi-square statistic, summed over independent samples."""
-
-  def __init__(self):
-    self.statistic = 0.0
-    self.freedom = 0
-
-  def add(self, counts, chances):
-    """Adds a sample: counts and probabilities of outcomes."""
-    fit = fit_tests.fit(*outcomes(counts, chances))
-    self.statistic += fit.statistic
-    self.freedom += fit.freedom
-
-  def p_value(self):
-    return fit_tests.Fit(self.statistic, self.freedom).p_value
+def fit(counts, chances):
+  """Tests counts of outcomes against their probabilities; both are dicts."""
+  return fit_tests.fit(*outcomes(counts, chances))
 
 
 def power(samples, pairs, level):
-  """Chance that `Misfit` at a level sees that samples are of another model.
+  """Chance that `fit` at a level sees that samples are of another model.
 
   Each pair has the distribution to be tested, and the one of the samples.
   """

@@ -6,14 +6,13 @@ speculators library, and SpecForge.
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from specjax.models import transformer
+from tests.support import directories
 from tests.support.heads_in_numpy import below, layer, rms_norm
 
 V, E, LAYERS = 23, 8, 9
@@ -205,14 +204,6 @@ def tensors(layout: Layout, seed: int = 0) -> dict[str, np.ndarray]:
   return made
 
 
-def write_files(folder, config, weights, name='model.safetensors'):
-  """Writes config.json and weights into a folder; returns it."""
-  folder.mkdir(parents=True, exist_ok=True)
-  (folder / 'config.json').write_text(json.dumps(config))
-  safetensors.numpy.save_file(weights, folder / name)
-  return folder
-
-
 def write(
   folder: pathlib.Path,
   layout: Layout,
@@ -221,7 +212,7 @@ def write(
 ) -> pathlib.Path:
   """Writes a directory as it would be published; returns it."""
   weights = tensors(layout) if weights is None else weights
-  return write_files(folder, layout.config() | changes, weights)
+  return directories.write(folder, layout.config() | changes, weights)
 
 
 class Restated:

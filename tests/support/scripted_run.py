@@ -1,8 +1,8 @@
 """A run that follows a script: every number of its row is known on paper.
 
 A script says what each step drafts, how much of it is right, and how long it
-takes. It stands in for models, prompts and the clock; all that turns a step
-into counts, and counts and times into a row, is what measures a real run.
+takes. It stands in for models, prompts and the clock; the loop, and all that
+turns counts and times into a row, are those of a real run.
 """
 
 import contextlib
@@ -16,17 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import verify
-from specjax.bench import measure, meshes, results, runner, ties
+from specjax import trees, verify
+from specjax.bench import measure, meshes, results, runner
 from specjax.bench.config import Checkpoint, Experiment, Mesh
 from specjax.bench.methods import Loaded, Method
 from specjax.bench.plan import Plan, freeze
 from specjax.drafters import plain
-from specjax.loop import counting, generate
+from specjax.drafters.shapes import stateless
+from specjax.loop import generate
 from specjax.models import table
 from specjax.models.layouts import LayoutChoice
 from specjax.prompts import Chosen
-from specjax.types import Draft, Params, Spec, SpecState, Target, Verdict
+from specjax.types import Draft, Drafter, Params, Spec, SpecState, Target
 
 DEPTH, NEW, EOS = 3, 12, 128
 VOCAB = 129
@@ -47,7 +48,6 @@ SCRIPT = (
   ('1.3..23.03..', '1.2..01.03..', '531704620803'),  # The text above.
 )
 PROMPTS = len(SCRIPT)
-_ROWS = PROMPTS + 2  # at most in a batch
 # Seconds of a step, by what is decoded and the first prompt of the batch.
 SECONDS = {
   'plain': (4, 5, 2, 4, 3, 4, 5, 2),
@@ -83,20 +83,50 @@ def successors() -> np.ndarray:
   return after
 
 
+def _scripted(depth: int) -> Drafter:
+  """Drafts as the script says; its parameters are the `successors`."""
+
+  def draft(params, ctx, key):
+    del key  # Unused.
+    rows = jnp.arange(len(ctx.length))
+    line = ctx.tokens[:, 0] // 16
+    place = jnp.minimum(ctx.length - 1 - line % 3, NEW - 1)
+    size, right, eighths = (
+      jnp.asarray(x)[line, place] for x in (DRAFTED, RIGHT, EIGHTHS)
+    )
+    token = ctx.tokens[rows, ctx.length - 1]
+    tokens, probs = [], []
+    for i in range(depth):
+      token = params.drafter[token]
+      other = (token + 1) % VOCAB
+      # The target is sure of its token, so this is the overlap.
+      q = jnp.zeros((len(rows), VOCAB)).at[rows, token].set(eighths / 8)
+      tokens.append(jnp.where(i < right, token, other))
+      probs.append(q.at[rows, other].set(1 - eighths / 8))
+    return Draft(
+      jnp.stack(tokens, 1),
+      trees.chain(len(rows), depth),
+      jnp.minimum(size, depth),
+      jnp.stack(probs, 1),
+    )
+
+  return stateless.make(depth, depth, draft)
+
+
 @functools.cache
 def built() -> Loaded:
   """What `load_experiment` would return, but for the plan."""
-  target = table.build(VOCAB)
+  target, after = table.build(VOCAB), successors()
+  logits = 9.0 * (np.arange(VOCAB) == after[:, None])
+  params = Params(jnp.asarray(logits, jnp.float32), jnp.asarray(after))
 
-  def spec(depth, rule):
-    drafter = plain.make()._replace(depth=depth, nodes=depth)
-    return Spec(target, drafter, rule, (EOS,))
+  def way(drafter, rule):
+    return measure.Decoding(Spec(target, drafter, rule, (EOS,)), params)
 
-  nothing = Params(None, None)
   method = Method(
     drafter='scripted', draft='by hand', verifier='token', gamma=DEPTH,
-    spec=spec(DEPTH, verify.token), params=nothing,
-    single=measure.Decoding(spec(1, verify.observe), nothing),
+    spec=way(_scripted(DEPTH), verify.token).spec, params=params,
+    single=way(_scripted(1), verify.observe),
     verification=LayoutChoice('whole'), drafting=None,
     # As if the rule were one whose chance is counted apart.
     chance=generate.PARTS._replace(overlap=verify.chance(verify.token)),
@@ -105,7 +135,7 @@ def built() -> Loaded:
   chosen = Chosen(prompts(), 'a script', PROMPTS)
   return Loaded(
     plan=None, target=Target(target), prompts={'code': chosen}, forms={},
-    drafts={}, base=measure.Decoding(spec(0, verify.token), nothing),
+    drafts={}, base=way(plain.make(), verify.token),
     baseline=LayoutChoice('whole'), methods=(method,),
   )  # fmt: skip
 
@@ -114,52 +144,11 @@ def load_experiment(plan: Plan) -> Loaded:
   return dataclasses.replace(built(), plan=plan)
 
 
-_SEEN: dict = {}  # steps that were counted: every run has the same ones
-
-
-def _count(state, *step):
-  """Tokens of a step, how many stay, and the state with its counts."""
-  given = jax.tree.leaves((state, step))
-  drafts = state.counts.tried.shape[1] == DEPTH
-  parts = PARTS if drafts else generate.PARTS
-  key = parts, *((x.shape, x.tobytes()) for x in given)
-  if key not in _SEEN:
-    _SEEN[key] = _count_anew(parts, state, *step)
-  return _SEEN[key]
-
-
-def _count_anew(parts, state, *step):
-  """The same by the code that is measured with."""
-  batch = len(state.length)
-
-  def widen(x):  # One program serves every batch: finished rows fill it up.
-    return np.pad(x, [(0, _ROWS - batch)] + [(0, 0)] * (x.ndim - 1))
-
-  state, *step = jax.tree.map(widen, (state, *step))
-  state.done[batch:] = True
-  counted = jax.device_get(_counted(state, *step, parts=parts))
-  return jax.tree.map(lambda x: x[:batch], counted)
-
-
-@functools.partial(jax.jit, static_argnames='parts')
-def _counted(state, draft, verdict, beta, *, parts):
-  """What `generate.step` does about tokens and counts."""
-  live = ~state.done
-  emitted, count, whole, stopped = parts.emit(state, draft, verdict, (EOS,))
-  count = jnp.where(live, count, 0)
-  counts = parts.tally(state.counts, draft, verdict, count, whole, live, beta)
-  length = state.length + count
-  done = state.done | (live & stopped) | (length >= state.limit)
-  return emitted, count, state._replace(length=length, done=done, counts=counts)
-
-
-@functools.cache
-def _none(batch: int, depth: int):
-  return jax.device_get(counting.none(batch, depth))
+_start, _loop = measure.start, generate.loop
 
 
 class Machine:
-  """Decodes as the script says; time passes only then."""
+  """Decodes as it always does; time passes as the script says."""
 
   def __init__(self):
     self.now, self.first = 0.0, 0
@@ -177,72 +166,27 @@ class Machine:
     known = prompts()
     for prompt, index in zip(job.prompts, job.indices, strict=True):
       self.strays += known[index] != prompt
-    batch = len(job.prompts)
-    tokens = np.zeros((batch, 32), np.int32)
-    length = np.array([len(p) for p in job.prompts], np.int32)
-    for row, prompt in zip(tokens, job.prompts, strict=True):
-      row[: len(prompt)] = prompt
-    return SpecState(
-      tokens=tokens, length=length, start=length, limit=length + job.new_tokens,
-      done=np.broadcast_to(job.new_tokens, batch) <= 0,
-      finite=np.ones(batch, bool), cache=(), drafter=(), key=(), sampling=(),
-      history=(), counts=_none(batch, way.spec.drafter.depth),
-    )  # fmt: skip
+    return _start(way, job)
 
   def _cache_size(self) -> int:
     return len(self.programs)
 
   def __call__(self, params, state, steps, *, spec, parts=generate.PARTS):
-    """`generate.generate`."""
-    method = built().methods[0]
-    depth = spec.drafter.depth
+    """`generate.loop`."""
     self.programs.add((spec, parts, len(state.length)))
-    kind = 'whole' if spec == method.spec else 'scored' if depth else 'plain'
-    if kind == 'scored' and params.drafter is not None:
-      self.replays.append([int(steps), float(np.asarray(params.drafter[1])[0])])
+    kind = 'plain'
+    if spec.drafter.depth == DEPTH:
+      kind = 'whole' if spec == built().methods[0].spec else 'scored'
+      parts = PARTS
     with jax.transfer_guard('allow'):
-      for _ in range(int(steps)):
-        if state.done.all():
-          break
-        state = self.step(state, spec, parts)
-        self.now += SECONDS[kind][self.first]
+      if kind == 'scored':
+        _, pace = params.drafter
+        self.replays.append([int(steps), float(pace[0])])
+      before = int(state.counts.target_calls.max())
+      state = _loop(params, state, steps, spec=spec, parts=parts)
+      taken = int(state.counts.target_calls.max()) - before
+    self.now += taken * SECONDS[kind][self.first]
     return state
-
-  def step(self, state: SpecState, spec: Spec, parts) -> SpecState:
-    """One step of every row: propose, score and judge are the script."""
-    depth, rows = spec.drafter.depth, np.arange(len(state.length))
-    line = state.tokens[:, 0] // 16
-    place = np.minimum(state.length - state.start, NEW - 1)
-    size = np.minimum(DRAFTED[line, place], depth)
-    right = np.minimum(RIGHT[line, place], size)
-    beta = np.where(size > 0, EIGHTHS[line, place] / 8, 0)
-    if parts.overlap != generate.PARTS.overlap:
-      beta = 1.0 * (right > 0)
-    if spec.rule == verify.observe:
-      right = 0 * right
-    text = [state.tokens[rows, state.length - 1]]
-    for _ in range(depth + 1):
-      text.append(successors()[text[-1]])
-    text = np.stack(text[1:], 1)
-    chain = np.broadcast_to(np.arange(depth), (len(rows), depth))
-    path = np.minimum(np.arange(depth + 1), right[:, None])
-    emitted, count, after = _count(
-      state._replace(tokens=()),
-      Draft(text[:, :depth], chain, size, None),
-      Verdict(path, right, text[rows, right]),
-      beta,
-    )
-    tokens = state.tokens.copy()
-    for row, new, at, many in zip(
-      tokens, emitted, state.length, count, strict=True
-    ):
-      row[at : at + many] = new[:many]
-    return after._replace(tokens=tokens)
-
-
-def _bug(*_) -> ties.Difference:
-  """A difference that is no tie: scripted models have no logits."""
-  return ties.Difference(0, (None, None), 0.0, None, 0.0, 0.0, 'bug')
 
 
 @contextlib.contextmanager
@@ -253,10 +197,8 @@ def _by_hand(machine: Machine, rows: int) -> Iterator[None]:
     for where, name, made in (
       (measure, 'time', machine),
       (measure, 'start', machine.start),
-      (generate, 'generate', machine),
       (generate, 'loop', machine),
       (runner, 'load_experiment', load_experiment),
-      (ties, 'explain', _bug),
       (meshes, 'round_rows', lambda *_: rows),
       (results, 'conditions', lambda: conditions),
       (results, 'open_folder', lambda *_: results.Follower([])),

@@ -5,29 +5,23 @@ Each is a load function for a candidate.
 
 import jax.numpy as jnp
 
-from specjax.drafters import plain
-from specjax.types import Draft, Drafter, LoadedDrafter
+from specjax import trees
+from specjax.drafters.shapes import stateless
+from specjax.types import Draft, LoadedDrafter
 
 
 def _load(change=lambda draft: draft, **parts):
   """A load function of a drafter of 7s, with changed drafts and other parts."""
 
   def make(depth):
-    base = plain.make()
-
-    def propose(params, state, ctx, key):
+    def draft(params, ctx, key):
       del params, key  # Unused.
-      shape = ctx.length.shape[0], depth
-      draft = Draft(
-        jnp.full(shape, 7, jnp.int32),
-        jnp.broadcast_to(jnp.arange(depth), shape),
-        jnp.full(shape[0], depth, jnp.int32),
-        None,
-      )
-      return change(draft), state
+      batch = len(ctx.length)
+      sevens = jnp.full((batch, depth), 7, jnp.int32)
+      size = jnp.full(batch, depth, jnp.int32)
+      return change(Draft(sevens, trees.chain(batch, depth), size, None))
 
-    made = Drafter(depth, depth, base.init, propose, base.commit)
-    return made._replace(**parts)
+    return stateless.make(depth, depth, draft)._replace(**parts)
 
   def load(target, path=''):
     del path  # Unused.

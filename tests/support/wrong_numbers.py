@@ -128,14 +128,15 @@ def _other_order(self, domain, temperature):
   return dataclasses.replace(job, prompts=texts, indices=job.indices[order])
 
 
-def _first_keys(self, domain, temperature):
-  jobs = _units(self, domain, temperature)
+def _first_keys(self, *cell):
+  jobs = _units(self, *cell)
   return [dataclasses.replace(j, indices=jobs[0].indices) for j in jobs]
 
 
-def _last_twice(self, domain, temperature):
-  jobs = _units(self, domain, temperature)
-  return [*jobs, jobs[-1]]
+def _last_twice(self, *cell):
+  jobs = _units(self, *cell)
+  # All prompts in one batch, on which alpha is measured, stay one.
+  return [*jobs, jobs[-1]] if len(jobs) > 1 else jobs
 
 
 def _log_of(change: Callable[[measure.Log], dict]):
@@ -165,7 +166,7 @@ _RUNS = (
   ('texts beside the plain text of another prompt', 'fields', runner.Runner,
    'compare', lambda self, method, cell, base, runs: _compare(
      self, method, cell, turned(base), runs)),
-  ('a cut step is logged as one that accepted nothing', 'sums that agree',
+  ('a cut step is logged as one that accepted nothing', 'fields',
    measure, 'record',
    _log_of(lambda log: {'accepted': np.maximum(log.accepted, 0)})),
   ('the length is that after the step', 'fields', measure,
@@ -306,13 +307,13 @@ assert MANY == 40
 _ROW_FIELDS = (
   ('steps are those of all rows', 'fields', 'acceptance',
    _fields(lambda c, row: {'steps': row['target_calls']})),
-  ('the histogram is shifted', 'sums that agree', 'join',
+  ('the histogram is shifted', 'fields', 'join',
    _counts(lambda c: {'histogram': np.roll(c.histogram, 1, 1)})),
   ('alpha (maximum likelihood) over drafted tokens', 'fields', 'acceptance',
    _fields(lambda c, row: {'alpha_mle': row['acceptance']})),
   ('acceptance over tried tokens', 'fields', 'acceptance',
    _fields(lambda c, row: {'acceptance': row['alpha_mle']})),
-  ('coverage of what was missed', 'sums that agree', 'acceptance',
+  ('coverage of what was missed', 'fields', 'acceptance',
    _fields(lambda c, row: {'coverage': 1 - row['coverage']})),
   ('coverage of the target calls', 'fields', 'acceptance', _fields(
     lambda c, row: {'coverage': 1 - c.misses.sum() / c.target_calls.sum()})),
@@ -362,7 +363,7 @@ _METRICS = (
   ('autocorrelation one lag off', 'fields', 'autocorrelation',
    lambda accepted, lags=metrics.LAGS:
    _autocorrelation(accepted, lags + 1)[1:]),
-  ('a step in two bins of the context', 'sums that agree', 'by_context',
+  ('a step in two bins of the context', 'fields', 'by_context',
    _ends_inside),
   ('intervals of 90%', 'coverage, normal units', 'ratio',
    _scaled(_AT_90 / _AT_95)),
