@@ -205,7 +205,8 @@ def multiplied_out(
   """Evaluates a rule on drafts: accept [M, N], rest [M, N+1, V] and ends.
 
   The ends [M, N+1] are the chances that the walk through a draft ends at each
-  row.
+  row; 0 of drafts that never come, whatever the rule says of them: p / q is no
+  number there.
   """
   scores = Scores(p.probs[made.rows], p.logits[made.rows])
   accept, rest, stand = (
@@ -214,7 +215,8 @@ def multiplied_out(
   )
   parents = np.asarray(made.draft.parents)
   exists = np.arange(parents.shape[1]) < np.asarray(made.draft.size)[:, None]
-  return accept, rest, ends_of(parents, exists, accept, stand)
+  ends = ends_of(parents, exists, accept, stand)
+  return accept, rest, np.where(made.weight[:, None] > 0, ends, 0)
 
 
 def step(

@@ -37,6 +37,7 @@ BREAKS = [
 ]
 RIGHT = [
   pytest.param('rule', 'drawn_only', marks=slow),
+  pytest.param('rule', 'unguarded', marks=slow),
   pytest.param('drafter', 'remembers', marks=slow),
   pytest.param('policy', 'unlikely', marks=slow),
 ]
@@ -173,9 +174,10 @@ def test_a_counterexample_can_be_checked_by_hand(name):
 
 
 @pytest.mark.parametrize(
-  ('rule', 'wrong'), [(verify.token, 0), (verify.lenience(0.5), 1)]
+  ('rule', 'wrong'),
+  [(verify.token, 0), (verify.lenience(0.5), 1), (rules_on_trial.unguarded, 0)],
 )
-def test_small_steps_of_the_rules_of_the_library(rule, wrong):
+def test_small_steps_of_rules(rule, wrong):
   shapes = rule_trial.taken('rule: x', rule, [])
   rows = [row for row, _ in rule_trial.steps(rule, shapes)]
   assert sum(row['examples'] for row in rows) > 400

@@ -18,6 +18,13 @@ def _ratio(draft, scores):
   return chains.quotient(p, at_tokens(q, draft.tokens))
 
 
+def _unguarded(draft, scores):
+  """No number where q cannot draw the token, which then is never judged."""
+  p = at_tokens(scores.probs[:-1], draft.tokens)
+  q = drafted_probs(draft, scores.probs.shape[-1], p.dtype)
+  return jnp.minimum(p / at_tokens(q, draft.tokens), 1)
+
+
 def _chain_rule(accept=chains.token_accept, rest=chains.token_rest) -> Rule:
   return verify.token._replace(accept=accept, rest=rest)
 
@@ -68,6 +75,7 @@ drawn_only = _chain_rule(
     draft._replace(probs=1 * draft.probs), scores
   )
 )
+unguarded = _chain_rule(_unguarded)
 no_rule = 'a text'
 # Breaks the contract, not the distribution.
 above_one = _chain_rule(_ratio)
