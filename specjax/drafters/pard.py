@@ -132,7 +132,6 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
     start,
     parallel.feed,
     commit,
-    init_params=model.init,
     positions=model.config.max_positions,
   )
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling, trees
+from specjax.arguments import check_number
 from specjax.drafters.shapes.policies import Last, Policy
 from specjax.drafters.shapes.step_model import Memory, Walker
 from specjax.types import Draft, Drafter
@@ -59,8 +60,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
   Raises:
     ValueError: the depth is below 1.
   """
-  if depth < 1:
-    raise ValueError(f'depth must be at least 1, got {depth}')
+  check_number('depth', depth, 1)
   # The last token is drawn and never fed. Of the host: jax would remember the
   # precision that is in force here.
   rows = np.arange(depth, dtype=np.int32)
@@ -178,7 +178,6 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     init,
     propose,
     commit,
-    init_params=walker.init_params,
     taps=walker.taps,
     positions=walker.positions,
     learns=policy is not None and bool(jax.tree.leaves(policy.start())),

@@ -234,7 +234,6 @@ def make(
     init,
     propose,
     commit,
-    init_params=walker.init_params,
     taps=walker.taps,
     positions=walker.positions,
     independent=replacement,
