@@ -18,7 +18,6 @@ from specjax.checkpoints.files import (
   CONFIG,
   CheckpointError,
   Tensor,
-  open_tensors,
   shorten,
 )
 from specjax.checkpoints.precision import STORED
@@ -278,16 +277,6 @@ class Format(NamedTuple):
   kind: Kind
   holds: Callable[[frozenset[str]], bool]
   describe: Callable[[Files, str], Found]
-
-
-def open_head(directory: pathlib.Path) -> dict[str, Tensor]:
-  """The tensors of a head by name, without a prefix that all of them share."""
-  return without_prefix(open_tensors(directory, of_head=True))
-
-
-def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  """Tensors without the `model.` that some writers put before every name."""
-  return {name.removeprefix('model.'): x for name, x in tensors.items()}
 
 
 def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
