@@ -71,34 +71,6 @@ def _estimate(copies: Copies, longest: int, limits, chain: bool):
   return jnp.where(drafted, ordered, 0).sum(1)
 
 
-def draft_row(
-  tokens,
-  length,
-  *,
-  depth: int,
-  longest: int,
-  factor: float,
-  candidates: int,
-  places: int,
-):
-  """The draft of one sequence: tokens [N], parents [N] and how many.
-
-  Args:
-    tokens: [S].
-    length: committed tokens.
-    depth: as for `make`, and so are the others.
-  """
-  nodes, chain = depth * candidates, candidates == 1
-  copies = ngram.look_up(tokens, length, depth, longest, places)
-  most = np.minimum(factor * np.arange(1, longest + 1), nodes).astype(int)
-  limits = jnp.asarray(most, jnp.int32)
-  worth = _estimate(copies, longest, limits, chain)
-  best = longest - 1 - jnp.argmax(worth[::-1])  # Of equal ones the longest p.
-  weight = (copies.matched > best).astype(jnp.float32)
-  tokens, parents, size = merge(copies, weight, nodes, chain)
-  return tokens, parents, jnp.minimum(size, limits[best])
-
-
 @functools.cache
 def make(
   depth: int,
@@ -122,19 +94,23 @@ def make(
   """
   sizes = {'longest': longest, 'candidates': candidates, 'places': places}
   _check(factor, depth=depth, **sizes)
-  row = functools.partial(
-    draft_row,
-    depth=depth,
-    longest=longest,
-    factor=factor,
-    candidates=candidates,
-    places=places,
-  )
+  nodes, chain = depth * candidates, candidates == 1
+  most = np.minimum(factor * np.arange(1, longest + 1), nodes).astype(int)
+
+  def draft_row(tokens, length):
+    """The draft of one sequence: tokens [N], parents [N] and how many."""
+    copies = ngram.look_up(tokens, length, depth, longest, places)
+    limits = jnp.asarray(most, jnp.int32)
+    worth = _estimate(copies, longest, limits, chain)
+    best = longest - 1 - jnp.argmax(worth[::-1])  # Of equal ones the longest p.
+    weight = (copies.matched > best).astype(jnp.float32)
+    tokens, parents, size = merge(copies, weight, nodes, chain)
+    return tokens, parents, jnp.minimum(size, limits[best])
 
   def draft(params, ctx, key):
-    return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None)
+    return Draft(*jax.vmap(draft_row)(ctx.tokens, ctx.length), None)
 
-  return stateless.make(depth, depth * candidates, draft)
+  return stateless.make(depth, nodes, draft)
 
 
 def _check(factor: float, **sizes: int) -> None:

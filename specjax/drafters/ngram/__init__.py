@@ -80,43 +80,8 @@ def _drop(copies: Copies, shortest: int) -> Copies:
   return copies._replace(size=jnp.where(kept, copies.size, 0))
 
 
-def draft_row(
-  corpus: Corpus | None,
-  tokens,
-  length,
-  *,
-  depth: int,
-  longest: int,
-  candidates: int,
-  places: int | None,
-  shortest: int,
-):
-  """The draft of one sequence: tokens [N], parents [N] and how many.
-
-  Args:
-    corpus: reference text, or None.
-    tokens: [S].
-    length: committed tokens.
-    depth: see `make`, also for the arguments below.
-  """
-  chain = candidates == 1
-  if places is None:
-    places = 1 if chain and corpus is None else _PLACES
-  copies = _drop(look_up(tokens, length, depth, longest, places), shortest)
-  if places == 1 and chain and corpus is None:
-    return copies.tokens[0], jnp.arange(depth, dtype=jnp.int32), copies.size[0]
-  weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
-  if corpus is not None:
-    more = retrieval.look_up(corpus, tokens, length, depth, longest, places)
-    more = _drop(more, shortest)
-    other = _PER_TOKEN ** (more.matched - longest).astype(jnp.float32)
-    weight = jnp.concatenate([2 * places * weight, other])
-    copies = Copies(*map(jnp.concatenate, zip(copies, more, strict=True)))
-  return merge(copies, weight, depth * candidates, chain)
-
-
 def copy_prediction(prediction, tokens, length, own, depth: int):
-  """The draft of one sequence, as of `draft_row`, with its prediction.
+  """The draft of one sequence with its prediction, see `make`.
 
   Args:
     prediction: of the sequence.
@@ -183,16 +148,27 @@ def make(
   check_number('depth', depth, 1)
   _check(longest, shortest, candidates, places)
 
+  chain = candidates == 1
+  alone = chain and not reference
+  votes = places or (1 if alone else _PLACES)
+
+  def draft_row(corpus: Corpus, tokens, length):
+    """The draft of one sequence: tokens [N], parents [N] and how many."""
+    copies = _drop(look_up(tokens, length, depth, longest, votes), shortest)
+    if votes == 1 and alone:
+      parents = jnp.arange(depth, dtype=jnp.int32)
+      return copies.tokens[0], parents, copies.size[0]
+    weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
+    if reference:
+      more = retrieval.look_up(corpus, tokens, length, depth, longest, votes)
+      more = _drop(more, shortest)
+      other = _PER_TOKEN ** (more.matched - longest).astype(jnp.float32)
+      weight = jnp.concatenate([2 * votes * weight, other])
+      copies = Copies(*map(jnp.concatenate, zip(copies, more, strict=True)))
+    return merge(copies, weight, depth * candidates, chain)
+
   def draft(params, ctx, key):
-    row = functools.partial(
-      draft_row,
-      params.drafter if reference else None,
-      depth=depth,
-      longest=longest,
-      candidates=candidates,
-      places=places,
-      shortest=shortest,
-    )
+    row = functools.partial(draft_row, params.drafter)
     made = jax.vmap(row)(ctx.tokens, ctx.length)
     if ctx.sampling.prediction is not None:
       copy = jax.vmap(functools.partial(copy_prediction, depth=depth))
