@@ -21,6 +21,7 @@ from specjax.checkpoints.files import (
   shorten,
 )
 from specjax.checkpoints.precision import STORED
+from specjax.errors import blame
 from specjax.models import reduced_vocab_head
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
@@ -106,12 +107,10 @@ class Files(NamedTuple):
       CheckpointError: it has another type.
     """
     found = self.attributes
-    try:
+    with blame(f'{self.directory}: {CONFIG}: ', CheckpointError):
       for each in inside:
         found = values.take(dict(found), each, mapping, {})
       return values.take(dict(found), name, decode, default)
-    except ValueError as error:
-      raise CheckpointError(f'{self.directory}: {CONFIG}: {error}') from None
 
   @property
   def layer(self) -> dict[str, Any]:
@@ -163,11 +162,9 @@ class Files(NamedTuple):
     told, rest = f'{self.directory}: {CONFIG}', dict(attributes)
     norm = values.attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6)
     fields: dict[str, Any] = {}
-    try:
+    with blame(f'{told}: ', CheckpointError):
       for row in (*rows, rope.rope_row(), values.SILU, norm):
         fields |= row(rest, fields)
-    except ValueError as error:
-      raise CheckpointError(f'{told}: {error}') from None
     if fields['width'] != width:
       raise CheckpointError(
         f'{told} has layers of width {fields["width"]}, and its tensors of '
@@ -335,10 +332,8 @@ def _calculate(found: Found) -> dict[str, Any]:
     if not isinstance(source, Made) or any(x.file is None for x in whole):
       continue
     arrays = (x.read((slice(None),) * len(x.shape)) for x in whole)
-    try:
+    with blame(f'{found.directory}: ', CheckpointError):
       params[key] = jnp.asarray(source.make(*arrays))
-    except ValueError as error:
-      raise CheckpointError(f'{found.directory}: {error}') from None
   return params
 
 

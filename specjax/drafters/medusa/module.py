@@ -58,12 +58,7 @@ def _name(index: int) -> str:
 
 def near(reading: Reading, count: int) -> overrides.Readings:
   """Other readings of the weights of `count` heads, one mistake away."""
-  side = 'before' if reading.final_norm else 'behind'
-  found: overrides.Readings = {
-    f"features {side} the target's last norm": {
-      'final_norm': not reading.final_norm
-    }
-  }
+  found = overrides.other_norm('final_norm', reading.final_norm)
   for skip in (reading.skip - 1, reading.skip + 1):
     if skip in (0, 1) and skip < count:
       found[f'{skip} heads left out'] = {'skip': skip}

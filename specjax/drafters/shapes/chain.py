@@ -38,11 +38,10 @@ def look(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns what policies read: confidence and entropy.
 
   Args:
-    logits: [..., V] of the next token, processed.
+    logits: [..., V] of the next token, processed, so in float32 at least.
     token: [...] that was drawn.
   """
-  wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  probs = jax.nn.softmax(wide)
+  probs = jax.nn.softmax(logits)
   sure = jnp.take_along_axis(probs, token[..., None], -1)[..., 0]
   return sure, jax.scipy.special.entr(probs).sum(-1)
 

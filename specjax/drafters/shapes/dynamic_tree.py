@@ -99,8 +99,7 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
       jax.vmap(sampling.next_distribution, in_axes=(0, None, None, 0))
     )
     _, logits = process(logits, ctx.sampling, ctx.history, above)
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    log_q, tokens = jax.lax.top_k(jax.nn.log_softmax(wide), beam)
+    log_q, tokens = jax.lax.top_k(jax.nn.log_softmax(logits), beam)
     batch = len(ctx.length)
     # No confidence is above 1, nor impossible: a forbidden token stays last.
     log_q = jnp.clip(log_q, -1e4, 0)
