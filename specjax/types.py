@@ -205,7 +205,6 @@ class Drafter(NamedTuple):
   commit(params, state, ctx, verdict, hidden) -> state: `ctx` already holds
     the new tokens; `hidden` [B, K+1, len(taps), E] are the target's features
     along the accepted path. A row that has finished gets an empty path.
-  init_params(key) -> params: fresh weights, or None where there are none.
 
   `probs` of a draft is a promise that node i was drawn from it given its
   earlier siblings; a token chosen in any other way carries None. Where it is
@@ -218,7 +217,6 @@ class Drafter(NamedTuple):
   init: Callable[..., DrafterState]
   propose: Callable[..., tuple[Draft, DrafterState]]
   commit: Callable[..., DrafterState]
-  init_params: Callable[..., Weights] | None = None
   taps: tuple[int, ...] = ()  # target layers whose features it wants
   positions: int | None = None  # longest sequence it was made for
   independent: bool = False  # siblings are independent draws

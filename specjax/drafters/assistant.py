@@ -31,6 +31,7 @@ from specjax.drafters.heads import formats, modules, overrides
 from specjax.drafters.heads.formats import Files, Format, Found, Kind
 from specjax.drafters.shapes import shape
 from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.errors import blame
 from specjax.models import cache as caches
 from specjax.models.config import Sharing, TransformerConfig
 from specjax.models.layers import Layer, Norm
@@ -237,12 +238,10 @@ def _describe(read: Files, name: str) -> Found:
   # A model of which all layers read keys of others is none of a family.
   text['num_kv_shared_layers'] = 0
   text.pop('architectures', None)
-  try:
+  with blame(f'{read.directory}: {CONFIG}: ', CheckpointError):
     family, config = conversion.read_attributes(text)
     if family is not GEMMA4:
       raise ValueError(f'model_type {family.model_type!r} is not gemma4_text')
-  except ValueError as error:
-    raise CheckpointError(f'{read.directory}: {CONFIG}: {error}') from None
   # Its window is of distances from the last token in the cache, none too far.
   windows = tuple(w and w + 2 for w in config.windows)
   config = dataclasses.replace(
@@ -332,9 +331,7 @@ def load(
 def _near(read: modules.Read, target: TransformerConfig) -> overrides.Readings:
   del target
   reading = read.head.reading
-  side = 'before' if reading.normed else 'behind'
-  return {
-    f"features {side} the target's last norm": {'normed': not reading.normed},
+  return overrides.other_norm('normed', reading.normed) | {
     f'drafts {1 - reading.ahead} ahead': {'ahead': 1 - reading.ahead},
   }
 

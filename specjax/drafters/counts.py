@@ -11,7 +11,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from specjax import sampling, trees
 from specjax.arguments import check_path, check_target
 from specjax.drafters.heads import frequencies
 from specjax.drafters.heads.frequencies import SUCCESSORS as SUCCESSORS
@@ -19,8 +18,9 @@ from specjax.drafters.heads.frequencies import Tables
 from specjax.drafters.heads.frequencies import count as count
 from specjax.drafters.heads.frequencies import read as read
 from specjax.drafters.heads.frequencies import save as save
-from specjax.drafters.shapes import stateless
-from specjax.types import Draft, Drafter, LoadedDrafter, Target
+from specjax.drafters.shapes import chain
+from specjax.drafters.shapes.step_model import Step, Walker
+from specjax.types import Drafter, LoadedDrafter, Target
 
 
 def distribution_after(tables: Tables, token: jax.Array) -> jax.Array:
@@ -38,36 +38,37 @@ def distribution_after(tables: Tables, token: jax.Array) -> jax.Array:
   return backed_off.at[top].add(share)
 
 
-@functools.cache
+def _say(params, tokens: jax.Array) -> Step:
+  """The distributions after tokens [B, T], whatever comes before these."""
+  after = functools.partial(distribution_after, params.drafter)
+  likely = jax.vmap(jax.vmap(after))(tokens)
+  # Not 0, whose logarithm would leave nothing if the rest is forbidden.
+  likely = jnp.maximum(likely, jnp.finfo(likely.dtype).tiny)
+  return Step(jnp.log(likely), (), ())
+
+
+def _start(params, state, block, ctx) -> Step:
+  last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)
+  return _say(params, last)
+
+
+def _feed(
+  params, state, block, ctx, row, depth, tokens, features, sees
+) -> Step:
+  return _say(params, tokens)
+
+
+_WALKER = Walker(
+  init=lambda params, ctx, hidden, rows: ((), ()),
+  start=_start,
+  feed=_feed,
+  commit=lambda params, state, block, ctx, verdict, hidden: (),
+)
+
+
 def make(depth: int) -> Drafter:
-  """Returns the drafter; its parameters are `Tables`."""
-  if depth < 1:
-    raise ValueError(f'depth must be at least 1, got {depth}')
-
-  def draft_row(tables, token, values, history, key):
-
-    def draw(carry, step):
-      (token, above), (i, coins) = carry, step
-      # Not 0, whose logarithm would leave nothing if the rest is forbidden.
-      likely = distribution_after(tables, token)
-      likely = jnp.maximum(likely, jnp.finfo(likely.dtype).tiny)
-      q, _ = sampling.next_distribution(jnp.log(likely), values, history, above)
-      token = sampling.draw(coins, q)
-      return (token, above.at[i].set(token)), (token, q)
-
-    none = jnp.full(depth, -1, jnp.int32)
-    steps = jnp.arange(depth), sampling.coins(key, depth)
-    return jax.lax.scan(draw, (token, none), steps)[1]
-
-  def draft(params, ctx, key):
-    batch = ctx.length.shape[0]
-    last = jnp.take_along_axis(ctx.tokens, ctx.length[:, None] - 1, 1)[:, 0]
-    row = functools.partial(draft_row, params.drafter)
-    tokens, probs = jax.vmap(row)(last, ctx.sampling, ctx.history, key)
-    size = jnp.full(batch, depth, jnp.int32)
-    return Draft(tokens, trees.chain(batch, depth), size, probs)
-
-  return stateless.make(depth, depth, draft)
+  """Returns the drafter, a chain; its parameters are `Tables`."""
+  return chain.make(_WALKER, depth)
 
 
 def load(target: Target, path: str) -> LoadedDrafter:

@@ -111,8 +111,7 @@ def trainable(target: Model, layers: int = 1, rank: int = 64) -> Trainable:
     ValueError: exit out of range, or a rank below 1.
   """
   check_exit(target, layers)
-  if rank < 1:
-    raise ValueError(f'rank must be at least 1, got {rank}')
+  check_number('rank', rank, 1)
   width = target.config.width
 
   def init(key, target_params):
@@ -172,9 +171,8 @@ def load(
   check_exit(model, layers)
   walker = walk(model, layers, window, sinks)
   if path:
-    width, rank = model.config.width, config['rank']
-    sizes = {'scale': (width,), 'down': (width, rank), 'up': (rank, width)}
-    need = {name: jnp.empty(size) for name, size in sizes.items()}
+    fresh = trainable(model, layers, config['rank']).init
+    need = jax.eval_shape(fresh, jax.random.key(0), None)
     params = files.fit(params, need, path)
   loaded = shape.load(target, walker, options, params)
   passes = part_of(model, layers, window, sinks)

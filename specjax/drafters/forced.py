@@ -48,8 +48,7 @@ def make(depth: int) -> Drafter:
   Raises:
     ValueError: the depth is below 1.
   """
-  if depth < 1:
-    raise ValueError(f'depth must be at least 1, got {depth}')
+  arguments.check_number('depth', depth, 1)
 
   def draft(params, ctx, key):
     tokens, size = _run(ctx, depth)

@@ -242,7 +242,8 @@ def of(
       f'model has {entries} logits and the target {vocab}: a draft needs the '
       "target's vocabulary"
     )
-  loaded = shape.load(target, walk(model), options, params, model)
+  loaded = shape.load(target, walk(model), options, params)
+  loaded = dataclasses.replace(loaded, draft=(model, params))
   if model.empty is None:
     return loaded
 

@@ -24,6 +24,7 @@ from specjax.checkpoints.files import CONFIG, CheckpointError, read_json
 from specjax.drafters.heads import masked
 from specjax.drafters.shapes import parallel, shape
 from specjax.drafters.shapes.step_model import Walker
+from specjax.errors import blame
 from specjax.models import cache as caches
 from specjax.models import prefill, transformer
 from specjax.models.transformer import Model
@@ -49,10 +50,8 @@ def mask_token(directory: pathlib.Path) -> int | None:
   config = directory / CONFIG
   if not config.is_file():
     return None
-  try:
+  with blame(f'{config}: ', CheckpointError):
     return values.take(read_json(config), MASK, values.index, None)
-  except ValueError as error:
-    raise CheckpointError(f'{config}: {error}') from None
 
 
 @functools.cache
@@ -132,7 +131,6 @@ def walk(model: Model, mask: int, depth: int) -> Walker:
     start,
     parallel.feed,
     commit,
-    init_params=model.init,
     positions=model.config.max_positions,
   )
 

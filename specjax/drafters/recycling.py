@@ -115,10 +115,8 @@ def make(
     ValueError: a size below 1, fewer nodes than levels, or more candidates
       than tokens.
   """
-  if min(depth, candidates) < 1:
-    raise ValueError(
-      f'depth and candidates must be at least 1, got {depth} and {candidates}'
-    )
+  check_number('depth', depth, 1)
+  check_number('candidates', candidates, 1)
   if nodes < depth:
     raise ValueError(
       f'nodes is {nodes}, but a draft of depth {depth} has as many nodes at '

@@ -51,9 +51,7 @@ def _estimate(copies: Copies, longest: int, limits, chain: bool):
     chain: whether only one child of a node is.
   """
   count, depth = copies.tokens.shape
-  exists = jnp.arange(depth) < copies.size[:, None]
-  alike = copies.tokens[:, None] == copies.tokens
-  alike = jnp.cumprod(alike & exists[:, None] & exists, 2).astype(bool)
+  exists, alike = copies.exists, copies.alike
   first = jnp.argmax(alike, 1) == jnp.arange(count)[:, None]  # [M, K]
   inside = copies.matched >= jnp.arange(1, longest + 1)[:, None]  # [P, M]
   one = jnp.float32
@@ -71,36 +69,6 @@ def _estimate(copies: Copies, longest: int, limits, chain: bool):
     ordered = -jnp.sort(-shares.reshape(longest, -1), 1)
   drafted = jnp.arange(ordered.shape[1]) < limits[:, None]
   return jnp.where(drafted, ordered, 0).sum(1)
-
-
-def draft_row(
-  tokens,
-  length,
-  *,
-  depth: int,
-  longest: int,
-  factor: float,
-  candidates: int,
-  places: int,
-):
-  """The draft of one sequence: tokens [N], parents [N] and how many.
-
-  Args:
-    tokens: [S].
-    length: committed tokens.
-    depth: as for `make`, and so are the others.
-  """
-  nodes, chain = depth * candidates, candidates == 1
-  copies = ngram.look_up(tokens, length, depth, longest, places)
-  most = np.minimum(factor * np.arange(1, longest + 1), nodes).astype(int)
-  limits = jnp.asarray(most, jnp.int32)
-  worth = _estimate(copies, longest, limits, chain)
-  best = longest - 1 - jnp.argmax(worth[::-1])  # Of equal ones the longest p.
-  weight = (copies.matched > best).astype(jnp.float32)
-  tokens, parents, size = merge(copies, weight, nodes, chain)
-  if chain:
-    parents = jnp.arange(depth, dtype=jnp.int32)
-  return tokens, parents, jnp.minimum(size, limits[best])
 
 
 @functools.cache
@@ -124,29 +92,31 @@ def make(
   Raises:
     ValueError: a size below 1, or a factor that is not positive.
   """
-  sizes = (depth, longest, candidates, places)
-  if min(sizes) < 1:
-    raise ValueError(
-      f'depth, longest, candidates and places must be at least 1, got {sizes}'
-    )
-  check_factor(factor)
-  row = functools.partial(
-    draft_row,
-    depth=depth,
-    longest=longest,
-    factor=factor,
-    candidates=candidates,
-    places=places,
-  )
+  sizes = {'longest': longest, 'candidates': candidates, 'places': places}
+  _check(factor, depth=depth, **sizes)
+  nodes, chain = depth * candidates, candidates == 1
+  most = np.minimum(factor * np.arange(1, longest + 1), nodes).astype(int)
+
+  def draft_row(tokens, length):
+    """The draft of one sequence: tokens [N], parents [N] and how many."""
+    copies = ngram.look_up(tokens, length, depth, longest, places)
+    limits = jnp.asarray(most, jnp.int32)
+    worth = _estimate(copies, longest, limits, chain)
+    best = longest - 1 - jnp.argmax(worth[::-1])  # Of equal ones the longest p.
+    weight = (copies.matched > best).astype(jnp.float32)
+    tokens, parents, size = merge(copies, weight, nodes, chain)
+    return tokens, parents, jnp.minimum(size, limits[best])
 
   def draft(params, ctx, key):
-    return Draft(*jax.vmap(row)(ctx.tokens, ctx.length), None)
+    return Draft(*jax.vmap(draft_row)(ctx.tokens, ctx.length), None)
 
-  return stateless.make(depth, depth * candidates, draft)
+  return stateless.make(depth, nodes, draft)
 
 
-def check_factor(factor: float) -> None:
-  """Refuses what is no positive number."""
+def _check(factor: float, **sizes: int) -> None:
+  """Refuses sizes below 1, and a factor that is no positive number."""
+  for name, size in sizes.items():
+    check_number(name, size, 1)
   fits = isinstance(factor, numbers.Real) and not isinstance(factor, bool)
   if not fits or not 0 < float(factor) < float('inf'):
     raise ValueError(
@@ -177,10 +147,7 @@ def load(
   """
   check_no_path(path)
   check_target(target)
-  given = {'longest': longest, 'candidates': candidates, 'places': places}
-  for name, value in given.items():
-    check_number(name, value, 1)
-  check_factor(factor)
+  _check(factor, longest=longest, candidates=candidates, places=places)
   return LoadedDrafter(
     target.model, lambda depth: make(depth, longest, factor, candidates, places)
   )

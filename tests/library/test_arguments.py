@@ -106,21 +106,21 @@ ngram.load(HOST, longest='x') => longest must be a whole number
 lm.load(HOST, PAIR('medusa')) => is a trained head, ...: load
 eagle.load(HOST, PAIR('draft-64')) => draft-64 holds no eagle head: load
 
-lm.make(DRAFT, 0) => depth must be at least 1
-counts.make(0) => depth must be at least 1
-forced.make(0) => depth must be at least 1
+lm.make(DRAFT, 0) => depth must be a whole number of at least 1
+counts.make(0) => depth must be a whole number of at least 1
+forced.make(0) => depth must be a whole number of at least 1
 ngram.make(2, shortest=4) => shortest is 4, but longest is 3
-ngram.make(2, places=0) => must be at least 1
+ngram.make(2, places=0) => places must be a whole number of at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
-suffix.make(0) => depth, longest, candidates and places must be at least 1
+suffix.make(0) => depth must be a whole number of at least 1
 suffix.load(HOST, factor=0) => factor must be a positive number, such as 1
 suffix.load(HOST, factor=True) => factor must be a positive number, such as 1
 suffix.load(HOST, candidates='x') => candidates must be a whole number
 recycling.load(HOST, candidates=0) => candidates must be a whole
 recycling.load(HOST, candidates=12) => candidates is 12, but the vocabulary
 recycling.load(HOST, nodes=3).make(4) => nodes is 3, but a draft of depth 4
-recycling.make(TARGET, 0) => must be at least 1
-recycling.make(TARGET, 1, 0) => must be at least 1, got 1 and 0
+recycling.make(TARGET, 0) => depth must be a whole number of at least 1
+recycling.make(TARGET, 1, 0) => candidates must be ... at least 1, got int 0
 
 skip.load(HOST) => are empty, and the whole target saves nothing
 skip.load(HOST, skip=(2,)) => skip is (2,), but the layers of the target are 0
@@ -170,7 +170,7 @@ loaded((CHAIN, None), path='', window=4, dtype='bfloat16')
 early_exit.load(HOST, layers=3) => layer 3 is out of range
 early_exit.load(HOST) => layer 0 is out of range
 early_exit.load(HOST, layers=1.5) => layers must be a whole number
-early_exit.trainable(TARGET, 1, 0) => rank must be at least 1
+early_exit.trainable(TARGET, 1, 0) => rank must be a whole number of at least 1
 eagle.trainable(TARGET, taps=(0, 2)) => layers that do not exist
 eagle.trainable(TARGET, 2) => version must be 1 or 3
 eagle.trainable(TARGET, 1, taps=(0,)) => reads one layer, the last (1); leave
@@ -199,9 +199,9 @@ eagle.trainable(TARGET, start='target', width=8, taps=(0,))
 eagle.trainable(TARGET, start='target') => choose a width of at most that,
 lm.trainable(TARGET, gated=False, num_layers=1, mlp_width=8, **models.SMALL)
   => llama has no gated = False
-medusa.trainable(TARGET, 0) => count must be at least 1
+medusa.trainable(TARGET, 0) => count must be a whole number of at least 1
 dflash.trainable(TARGET, **SIZES | {'block': 1}) => block is 1: it holds
-dflash.trainable(TARGET, **SIZES | {'layers': 0}) => layers must be at least 1
+dflash.trainable(TARGET, **SIZES | {'layers': 0}) => layers must be ... least 1
 dflash.trainable(TARGET, **SIZES | {'taps': (0, 2)}) => name layers that do
 dflash.trainable(TARGET, **SIZES | {'correction': 'lstm'})
   => correction must be one of

@@ -112,6 +112,13 @@ def test_without_a_corpus_the_best_match_is_copied(least, text):
   assert copy[:size].tolist() == best[0]
 
 
+def test_a_chain_comes_from_a_corpus_where_the_text_has_no_match():
+  corpus = retrieval.build(np.array([0, 1, 2, 2]))
+  text = jnp.zeros(SLOTS, jnp.int32)
+  copied, _, size = draft(corpus, text, jnp.int32(1))
+  assert copied[:size].tolist() == [1, 2, 2]
+
+
 def paths_of(drafted):
   """Each node that exists as the text from the root to it."""
   new, parents, size = jax.device_get(drafted)

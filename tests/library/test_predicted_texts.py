@@ -56,9 +56,8 @@ def best_naively(prediction, text):
 @hypothesis.given(prediction=predictions, text=texts)
 def test_copies_are_those_of_plain_python(prediction, text):
   source = prediction_of(prediction, START)
-  copy = look_up(source, padded(text, SLOTS), len(text))
-  drafted = copy.tokens[0, : copy.size[0]].tolist()
-  assert drafted == best_naively(prediction, text)
+  copied, size = look_up(source, padded(text, SLOTS), len(text))
+  assert copied[:size].tolist() == best_naively(prediction, text)
 
 
 def test_copies_begin_with_the_prediction_and_go_on_behind_what_was_replaced():
@@ -74,8 +73,9 @@ def test_copies_begin_with_the_prediction_and_go_on_behind_what_was_replaced():
     ([5, 6, 5, 4, 3, 5], [2]),
   ):
     text = prompt + new
-    copy = look_up(prediction_of(*source), padded(text, SLOTS), len(text))
-    assert copy.tokens[0, : copy.size[0]].tolist() == expected
+    there = prediction_of(*source)
+    copied, size = look_up(there, padded(text, SLOTS), len(text))
+    assert copied[:size].tolist() == expected
   # No more than six tokens of the prompt come before it.
   assert sampling.behind([*range(8)], [9]) == ([2, 3, 4, 5, 6, 7, 9], 2)
 

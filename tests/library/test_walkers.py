@@ -248,7 +248,7 @@ def was_fed(memory, path):
   ],
 )
 def test_a_shape_is_as_deep_as_it_was_asked_for(depth, options, levels, nodes):
-  reads = {'init_params': len, 'taps': (1,), 'positions': 77}
+  reads = {'taps': (1,), 'positions': 77}
   drafter = shape.build(WALKER._replace(**reads), depth, options)
   assert (drafter.depth, drafter.nodes) == (levels, nodes)
   assert {name: getattr(drafter, name) for name in reads} == reads

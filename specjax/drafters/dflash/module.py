@@ -106,7 +106,7 @@ class Sizes:
   windows: tuple[int | None, ...] = ()
 
   def __post_init__(self):
-    for name in ('rank', 'recalled', 'candidates', 'conv_group'):
+    for name in ('layers', 'rank', 'recalled', 'candidates', 'conv_group'):
       check_number(name, getattr(self, name), 1)
     for name in ('plain', 'conv'):
       check_number(name, getattr(self, name), 0)
@@ -127,8 +127,6 @@ class Sizes:
       raise ValueError(
         f'block is {self.block}: it holds the last token and at least one mask'
       )
-    if self.layers < 1:
-      raise ValueError(f'layers must be at least 1, got {self.layers}')
     if self.windows and len(self.windows) != self.layers:
       raise ValueError(
         f'windows has {len(self.windows)} entries for {self.layers} layers'
@@ -164,7 +162,7 @@ sizes_of = functools.partial(overrides.pick, Sizes)
 
 
 def near(sizes: Sizes, target: TransformerConfig) -> dict[str, dict[str, Any]]:
-  """Other readings of a head's weights, one mistake away; see `readings`."""
+  """Other readings of a head's weights, one mistake away; see `overrides`."""
   name = 'masks see later ones' if sizes.causal else 'masks see no later ones'
   first = 'first mask' if sizes.anchored else 'last token'
   return {
@@ -430,6 +428,9 @@ class Head:
     )
     return nn.meta.unbox(made['params'])
 
+  def _own(self, params, *args, method=None):
+    return self.module.apply({'params': params.drafter}, *args, method=method)
+
   def _table(self, params):
     own = self.sizes.own_embedding
     return (params.drafter if own else params.target)['embedding']
@@ -447,20 +448,17 @@ class Head:
 
   def read(self, params, hidden, positions) -> Cache:
     """Keys and values of the target's features [B, T, len(taps), E]."""
-    own = {'params': params.drafter}
-    made = self.module.apply(own, hidden, positions, method=DFlash.read)
-    return tuple(made)
+    return tuple(self._own(params, hidden, positions, method=DFlash.read))
 
   def forward(self, params, x, *attention):
     """Returns the input of the output layer, see `DFlash.__call__`."""
-    return self.module.apply({'params': params.drafter}, x, *attention)
+    return self._own(params, x, *attention)
 
   def logits(self, params, made):
     """Logits [..., V] of what `forward` made."""
     if not self.sizes.own_unembedding:
       return self.target.head(params.target, made)
-    own = {'params': params.drafter}
-    return self.module.apply(own, made, method=DFlash.head)
+    return self._own(params, made, method=DFlash.head)
 
   def places(self, params, made) -> Places:
     """Places of rows [..., rows, E] that `forward` made."""
@@ -471,8 +469,7 @@ class Head:
     """Returns places with the products that `correct` needs of a block."""
     if not self.sizes.in_turn:
       return places
-    own = {'params': params.drafter}
-    return self.module.apply(own, places, method=DFlash.prepare)
+    return self._own(params, places, method=DFlash.prepare)
 
   def state(self, shape: tuple[int, ...], dtype):
     """What `correct` is given for the first place after tokens [*shape]."""
@@ -492,12 +489,11 @@ class Head:
     """
     if not self.sizes.in_turn:
       return Corrected(place.logits, state), None
-    own, embedded = {'params': params.drafter}, None
+    embedded = None
     if self.sizes.correction == 'gru':
       embedded = embed(self._table(params), tokens)
-    return self.module.apply(
-      own, place, tokens, embedded, state, method=DFlash.correct
-    )
+    given = place, tokens, embedded, state
+    return self._own(params, *given, method=DFlash.correct)
 
   def say(self, params, tokens, positions, cache, used, rows: int) -> Places:
     """The places [B, rows - 1] behind tokens [B]; [B, rows] of an anchored one.

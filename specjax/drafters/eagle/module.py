@@ -201,10 +201,7 @@ def near(sizes: Sizes, there: Sizes, layers: int) -> dict[str, dict[str, Any]]:
   order = 'token' if sizes.feature_first else 'feature'
   found[f'{order} first'] = {'feature_first': not sizes.feature_first}
   if sizes.version == 1:
-    name = 'behind' if not sizes.final_norm else 'before'
-    found[f"features {name} the target's last norm"] = {
-      'final_norm': not sizes.final_norm
-    }
+    found |= overrides.other_norm('final_norm', sizes.final_norm)
   return found
 
 

@@ -18,10 +18,10 @@ from specjax.checkpoints.files import (
   CONFIG,
   CheckpointError,
   Tensor,
-  open_tensors,
   shorten,
 )
 from specjax.checkpoints.precision import STORED
+from specjax.errors import blame
 from specjax.models import reduced_vocab_head
 from specjax.models.config import TransformerConfig
 from specjax.models.transformer import Model
@@ -107,12 +107,10 @@ class Files(NamedTuple):
       CheckpointError: it has another type.
     """
     found = self.attributes
-    try:
+    with blame(f'{self.directory}: {CONFIG}: ', CheckpointError):
       for each in inside:
         found = values.take(dict(found), each, mapping, {})
       return values.take(dict(found), name, decode, default)
-    except ValueError as error:
-      raise CheckpointError(f'{self.directory}: {CONFIG}: {error}') from None
 
   @property
   def layer(self) -> dict[str, Any]:
@@ -164,11 +162,9 @@ class Files(NamedTuple):
     told, rest = f'{self.directory}: {CONFIG}', dict(attributes)
     norm = values.attribute('rms_norm_eps', 'norm_eps', values.number, 1e-6)
     fields: dict[str, Any] = {}
-    try:
+    with blame(f'{told}: ', CheckpointError):
       for row in (*rows, rope.rope_row(), values.SILU, norm):
         fields |= row(rest, fields)
-    except ValueError as error:
-      raise CheckpointError(f'{told}: {error}') from None
     if fields['width'] != width:
       raise CheckpointError(
         f'{told} has layers of width {fields["width"]}, and its tensors of '
@@ -280,16 +276,6 @@ class Format(NamedTuple):
   describe: Callable[[Files, str], Found]
 
 
-def open_head(directory: pathlib.Path) -> dict[str, Tensor]:
-  """The tensors of a head by name, without a prefix that all of them share."""
-  return without_prefix(open_tensors(directory, of_head=True))
-
-
-def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-  """Tensors without the `model.` that some writers put before every name."""
-  return {name.removeprefix('model.'): x for name, x in tensors.items()}
-
-
 def match(found: Found, tensors: Mapping[str, Tensor], head: Any) -> Found:
   """Finds the tensors of the parameters of a head; few numbers are read.
 
@@ -346,10 +332,8 @@ def _calculate(found: Found) -> dict[str, Any]:
     if not isinstance(source, Made) or any(x.file is None for x in whole):
       continue
     arrays = (x.read((slice(None),) * len(x.shape)) for x in whole)
-    try:
+    with blame(f'{found.directory}: ', CheckpointError):
       params[key] = jnp.asarray(source.make(*arrays))
-    except ValueError as error:
-      raise CheckpointError(f'{found.directory}: {error}') from None
   return params
 
 

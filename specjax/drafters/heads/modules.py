@@ -163,6 +163,8 @@ def load_head(
 ) -> tuple[Read, dict[str, Any]]:
   """A head that is ready to draft, and the options that are of its shape.
 
+  Its weights are laid out as the target's are.
+
   Args:
     reader: see `Reader`.
     target: what is drafted for.
@@ -179,11 +181,21 @@ def load_head(
   taken = {*Options._fields, *(vars(reduction) if reduces else ())}
   rest = {name: x for name, x in options.items() if name not in taken}
   shape.check(target, rest)
-  bits = choose_bits(target, own.bits)
+  bits, form = own.bits, target.form
+  if bits is None:
+    bits = 8 if form and form.weights != 'floats' else 0
+  if type(bits) is not int or bits not in (0, *low_bits.BITS):
+    raise ValueError(f'bits is {bits!r}: choose 8 or 4, or 0 for floats')
   kept = reduction.choose(target)
   read = reader(target, path, own.read_as, own.dtype)
   read = keep_tokens(read, target, kept)
-  return read._replace(params=lay(read.params, target, bits)), rest
+  params = read.params
+  if bits:
+    # Activations are rounded in its products if they are in the target's.
+    params = linear.quantize(params, False, bits, bool(form and form.rounds))
+  if target.model.config.native:
+    params = linear.to_native(params)
+  return read._replace(params=params), rest
 
 
 def alternatives(
@@ -208,40 +220,6 @@ def alternatives(
   check_target(target)
   found = near(reader(target, path, read_as), target.model.config)
   return overrides.options(found, read_as)
-
-
-def choose_bits(target: Target, bits: int | None) -> int:
-  """Returns how many bits a weight of a head is rounded to; 0: it is a float.
-
-  Args:
-    target: what the head drafts for.
-    bits: as they were asked for; None: eight, where the target is read with
-      `weights` other than floats, or else 0.
-
-  Raises:
-    ValueError: weights of so many bits are not multiplied.
-  """
-  if bits is None:
-    return 8 if target.form and target.form.weights != 'floats' else 0
-  if type(bits) is not int or bits not in (0, *low_bits.BITS):
-    raise ValueError(f'bits is {bits!r}: choose 8 or 4, or 0 for floats')
-  return bits
-
-
-def lay(params: Any, target: Target, bits: int = 0) -> Any:
-  """Returns weights of a head in few bits, and in blocks if its target's are.
-
-  Activations are rounded in its products if they are in those of the target.
-
-  Args:
-    params: weights, which are whole.
-    target: what the head drafts for.
-    bits: see `choose_bits`.
-  """
-  if bits:
-    rounds = bool(target.form and target.form.rounds)
-    params = linear.quantize(params, False, bits, rounds)
-  return linear.to_native(params) if target.model.config.native else params
 
 
 def keep_tokens(read: Read, target: Target, kept: np.ndarray | None) -> Read:

@@ -85,6 +85,17 @@ def other_taps(taps: tuple[int, ...], layers: int) -> Readings:
   return found
 
 
+def other_norm(field: str, normed: bool) -> Readings:
+  """Features on the other side of the target's last norm.
+
+  Args:
+    field: of a head, whether it reads features behind that norm.
+    normed: its value.
+  """
+  side = 'before' if normed else 'behind'
+  return {f"features {side} the target's last norm": {field: not normed}}
+
+
 def other_positions(
   theta: float, scaling: Scaling | None, target: TransformerConfig
 ) -> Readings:

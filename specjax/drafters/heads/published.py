@@ -16,16 +16,15 @@ import pathlib
 from typing import Any
 
 from specjax import checkpoints
-from specjax.checkpoints.files import CONFIG, CheckpointError, Tensor, read_json
-from specjax.checkpoints.hub import headers, lacks_weights, resolve
-from specjax.drafters.heads.formats import (
-  Files,
-  Format,
-  Found,
-  match,
-  open_head,
-  without_prefix,
+from specjax.checkpoints.files import (
+  CONFIG,
+  CheckpointError,
+  Tensor,
+  open_tensors,
+  read_json,
 )
+from specjax.checkpoints.hub import headers, lacks_weights, resolve
+from specjax.drafters.heads.formats import Files, Format, Found, match
 from specjax.models.transformer import Model
 from specjax.types import Target
 
@@ -58,12 +57,12 @@ def look(directory: pathlib.Path) -> dict[str, Tensor]:
     CheckpointError: they cannot be read.
   """
   if not lacks_weights(directory, of_head=True):
-    return open_head(directory)
+    return open_tensors(directory, of_head=True)
   with contextlib.suppress(CheckpointError):  # It has no safetensors.
-    return without_prefix(headers(directory) or {})
+    return headers(directory) or {}
   if read_json(directory / CONFIG).get('num_hidden_layers', 1) > 1:
     return {}
-  return open_head(resolve(directory, of_head=True))
+  return open_tensors(resolve(directory, of_head=True), of_head=True)
 
 
 def recognise(
@@ -87,7 +86,10 @@ def recognise(
   attributes = read_json(directory / CONFIG)
   if 'kind' in attributes:
     return None  # One of our own.
-  tensors = look(directory)
+  # Some writers put `model.` before every name.
+  tensors = {
+    name.removeprefix('model.'): x for name, x in look(directory).items()
+  }
   names = frozenset(tensors)
   found = next((x for x in formats() if x.holds(names)), None)
   return found and (found, attributes, tensors)

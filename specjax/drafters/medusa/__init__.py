@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from specjax.arguments import check_number
 from specjax.drafters.heads import modules
 from specjax.drafters.heads.trainable import Trainable
 from specjax.drafters.medusa import module
@@ -84,8 +85,7 @@ def trainable(
   Raises:
     ValueError: there is no head.
   """
-  if count < 1:
-    raise ValueError(f'count must be at least 1, got {count}')
+  check_number('count', count, 1)
   walker = walk(target)
   config = {'kind': module.KIND.name, 'count': count}
   options = {'bias': bias, 'unembedding': unembedding}
@@ -93,9 +93,8 @@ def trainable(
 
   def init(key, target_params):
     """Zeros before the target's output layer: all begin as its own head."""
-    made = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype), module.shapes(config, target)
-    )
+    shapes = module.Heads(target, config).shapes()
+    made = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     if unembedding:
       own = linear.output_layer(target_params)
       made['unembedding'] = jax.tree.map(

@@ -56,36 +56,9 @@ def _name(index: int) -> str:
   return f'head{index + 1}'
 
 
-def shapes(config: Mapping[str, Any], target: Model) -> dict[str, Any]:
-  """Shapes of the weights.
-
-  Args:
-    config: of the heads: their `count`, and whether they have a `bias` and an
-      `unembedding` of their own, each.
-    target: the target model.
-  """
-  count, width = config['count'], target.config.width
-
-  def array(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-  made = {'residual': array(width, count * width)}
-  if config.get('bias'):
-    made['bias'] = array(count * width)
-  if config.get('unembedding'):
-    one = array(width, target.config.vocab_size)
-    made['unembedding'] = {_name(k): one for k in range(count)}
-  return made
-
-
 def near(reading: Reading, count: int) -> overrides.Readings:
   """Other readings of the weights of `count` heads, one mistake away."""
-  side = 'before' if reading.final_norm else 'behind'
-  found: overrides.Readings = {
-    f"features {side} the target's last norm": {
-      'final_norm': not reading.final_norm
-    }
-  }
+  found = overrides.other_norm('final_norm', reading.final_norm)
   for skip in (reading.skip - 1, reading.skip + 1):
     if skip in (0, 1) and skip < count:
       found[f'{skip} heads left out'] = {'skip': skip}
@@ -93,7 +66,13 @@ def near(reading: Reading, count: int) -> overrides.Readings:
 
 
 class Heads(NamedTuple):
-  """The heads for a target, with their configuration."""
+  """The heads for a target.
+
+  Attributes:
+    target: the target model.
+    config: their `count`, and whether they have a `bias` and an `unembedding`
+      of their own, each.
+  """
 
   target: Model
   config: Mapping[str, Any]
@@ -103,7 +82,19 @@ class Heads(NamedTuple):
     return overrides.pick(Reading, self.config)
 
   def shapes(self) -> dict[str, Any]:
-    return shapes(self.config, self.target)
+    """Returns the shapes of the weights."""
+    count, width = self.config['count'], self.target.config.width
+
+    def array(*shape):
+      return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    made = {'residual': array(width, count * width)}
+    if self.config.get('bias'):
+      made['bias'] = array(count * width)
+    if self.config.get('unembedding'):
+      one = array(width, self.target.config.vocab_size)
+      made['unembedding'] = {_name(k): one for k in range(count)}
+    return made
 
 
 KIND = Kind('medusa', Reading._fields, Heads)

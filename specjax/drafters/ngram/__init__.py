@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from specjax.arguments import check_no_path, check_number, check_target
 from specjax.drafters.ngram import predicted, retrieval
-from specjax.drafters.ngram.copies import Copies, merge
+from specjax.drafters.ngram.copies import Copies, count_agreeing, merge
 from specjax.drafters.ngram.retrieval import Corpus
 from specjax.drafters.shapes import stateless
 from specjax.types import Draft, Drafter, LoadedDrafter, Target
@@ -59,14 +59,7 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
   """
   slots = tokens.shape[0]
   place = jnp.arange(slots)
-  # matched[i]: how many tokens that end at i agree with the end of the text.
-  matched = jnp.zeros(slots, jnp.int32)
-  agree = jnp.ones(slots, bool)
-  for back in range(longest):
-    last = tokens[length - 1 - back]  # From the end where `agree` is false.
-    agree &= (jnp.roll(tokens, back) == last) & (place >= back)
-    agree &= length - 1 - back >= 0
-    matched += agree
+  matched = count_agreeing(tokens, tokens, length, longest)
   earlier = place < length - 1
   rank = jnp.where(earlier & (matched > 0), matched * slots + place, -1)
   # A compiler leaves a maximum on the device that has the row, and no top_k.
@@ -83,52 +76,12 @@ def look_up(tokens, length, depth: int, longest: int, places: int = 1):
 
 def _drop(copies: Copies, shortest: int) -> Copies:
   """Empties the continuations of matches of fewer than `shortest` tokens."""
-  if shortest == 1:
-    return copies
   kept = copies.matched >= shortest
   return copies._replace(size=jnp.where(kept, copies.size, 0))
 
 
-def draft_row(
-  corpus: Corpus | None,
-  tokens,
-  length,
-  *,
-  depth: int,
-  longest: int,
-  candidates: int,
-  places: int | None,
-  shortest: int,
-):
-  """The draft of one sequence: tokens [N], parents [N] and how many.
-
-  Args:
-    corpus: reference text, or None.
-    tokens: [S].
-    length: committed tokens.
-    depth: see `make`, also for the arguments below.
-  """
-  chain = candidates == 1
-  if places is None:
-    places = 1 if chain and corpus is None else _PLACES
-  copies = _drop(look_up(tokens, length, depth, longest, places), shortest)
-  if places == 1 and chain and corpus is None:
-    return copies.tokens[0], jnp.arange(depth, dtype=jnp.int32), copies.size[0]
-  weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
-  if corpus is not None:
-    more = retrieval.look_up(corpus, tokens, length, depth, longest, places)
-    more = _drop(more, shortest)
-    other = _PER_TOKEN ** (more.matched - longest).astype(jnp.float32)
-    weight = jnp.concatenate([2 * places * weight, other])
-    copies = Copies(*map(jnp.concatenate, zip(copies, more, strict=True)))
-  tokens, parents, size = merge(copies, weight, depth * candidates, chain)
-  if chain:
-    parents = jnp.arange(depth, dtype=jnp.int32)
-  return tokens, parents, size
-
-
 def copy_prediction(prediction, tokens, length, own, depth: int):
-  """The draft of one sequence, as of `draft_row`, with its prediction.
+  """The draft of one sequence with its prediction, see `make`.
 
   Args:
     prediction: of the sequence.
@@ -137,15 +90,31 @@ def copy_prediction(prediction, tokens, length, own, depth: int):
     own: its draft where nothing is predicted.
     depth: K.
   """
-  copy = predicted.look_up(prediction, tokens, length, depth)
+  copied, size = predicted.look_up(prediction, tokens, length, depth)
   spare = (0, own[0].shape[0] - depth)
-  chain = (
-    jnp.pad(copy.tokens[0], spare),
-    jnp.pad(jnp.arange(depth, dtype=jnp.int32), spare),
-    copy.size[0],
-  )
+  parents = jnp.arange(depth, dtype=jnp.int32)
+  chain = jnp.pad(copied, spare), jnp.pad(parents, spare), size
   has = prediction.length > 0
   return tuple(jnp.where(has, x, y) for x, y in zip(chain, own, strict=True))
+
+
+def _check(longest: int, shortest: int, candidates: int, places: int | None):
+  """Raises a ValueError where no draft length would make the options right."""
+  sizes = {'longest': longest, 'shortest': shortest, 'candidates': candidates}
+  for name, value in sizes.items():
+    check_number(name, value, 1)
+  if places is not None:
+    check_number('places', places, 1)
+  if shortest > longest:
+    raise ValueError(
+      f'shortest is {shortest}, but longest is {longest}: choose a smaller '
+      'shortest'
+    )
+  if longest > retrieval.SORTED:
+    raise ValueError(
+      f'longest is {longest}, but a corpus is sorted by {retrieval.SORTED} '
+      'tokens: choose less'
+    )
 
 
 @functools.cache
@@ -176,34 +145,30 @@ def make(
     ValueError: one is below 1, `shortest` is above `longest`, or more is
       looked up than a corpus is sorted by.
   """
-  voting = 1 if places is None else places
-  sizes = (depth, longest, candidates, voting, shortest)
-  if min(sizes) < 1:
-    raise ValueError(
-      'depth, longest, candidates, places and shortest must be at least 1, got '
-      f'{sizes}'
-    )
-  if shortest > longest:
-    raise ValueError(
-      f'shortest is {shortest}, but longest is {longest}: choose a smaller '
-      'shortest'
-    )
-  if longest > retrieval.SORTED:
-    raise ValueError(
-      f'longest is {longest}, but a corpus is sorted by {retrieval.SORTED} '
-      'tokens: choose less'
-    )
+  check_number('depth', depth, 1)
+  _check(longest, shortest, candidates, places)
+
+  chain = candidates == 1
+  alone = chain and not reference
+  votes = places or (1 if alone else _PLACES)
+
+  def draft_row(corpus: Corpus, tokens, length):
+    """The draft of one sequence: tokens [N], parents [N] and how many."""
+    copies = _drop(look_up(tokens, length, depth, longest, votes), shortest)
+    if votes == 1 and alone:
+      parents = jnp.arange(depth, dtype=jnp.int32)
+      return copies.tokens[0], parents, copies.size[0]
+    weight = _PER_TOKEN ** (copies.matched - longest).astype(jnp.float32)
+    if reference:
+      more = retrieval.look_up(corpus, tokens, length, depth, longest, votes)
+      more = _drop(more, shortest)
+      other = _PER_TOKEN ** (more.matched - longest).astype(jnp.float32)
+      weight = jnp.concatenate([2 * votes * weight, other])
+      copies = Copies(*map(jnp.concatenate, zip(copies, more, strict=True)))
+    return merge(copies, weight, depth * candidates, chain)
 
   def draft(params, ctx, key):
-    row = functools.partial(
-      draft_row,
-      params.drafter if reference else None,
-      depth=depth,
-      longest=longest,
-      candidates=candidates,
-      places=places,
-      shortest=shortest,
-    )
+    row = functools.partial(draft_row, params.drafter)
     made = jax.vmap(row)(ctx.tokens, ctx.length)
     if ctx.sampling.prediction is not None:
       copy = jax.vmap(functools.partial(copy_prediction, depth=depth))
@@ -236,11 +201,7 @@ def load(
   """
   check_no_path(path)
   check_target(target)
-  sizes = {'longest': longest, 'shortest': shortest, 'candidates': candidates}
-  for name, value in sizes.items():
-    check_number(name, value, 1)
-  if places is not None:
-    check_number('places', places, 1)
+  _check(longest, shortest, candidates, places)
   model, text = target.model, None
   if corpus:
     text = retrieval.read(corpus, model.config.vocab_size)
@@ -248,5 +209,4 @@ def load(
   def of_length(depth: int) -> Drafter:
     return make(depth, longest, candidates, places, text is not None, shortest)
 
-  of_length(1)  # Refuses what no length would make right.
   return LoadedDrafter(model, of_length, text)

@@ -13,14 +13,14 @@ runs, which in texts that repeat themselves stick to a place before a change.
 
 import jax.numpy as jnp
 
-from specjax.drafters.ngram.copies import Copies
+from specjax.drafters.ngram.copies import count_agreeing
 from specjax.sampling.predictions import BEFORE
 from specjax.types import Prediction
 
 LONGEST = BEFORE
 
 
-def look_up(prediction: Prediction, tokens, length, depth: int) -> Copies:
+def look_up(prediction: Prediction, tokens, length, depth: int):
   """Copies what follows the best place of a prediction, of one sequence.
 
   Args:
@@ -30,25 +30,17 @@ def look_up(prediction: Prediction, tokens, length, depth: int) -> Copies:
     depth: K, tokens to copy.
 
   Returns:
-    A copy of one place; of no tokens where the last one is not there.
+    tokens [K] and how many there are: none where the last one is not there.
   """
   there, size, start = prediction
   slots = there.shape[0]
   place = jnp.arange(slots)
-  run, agree = jnp.zeros(slots, jnp.int32), place < size - 1
-  for back in range(LONGEST):
-    last = tokens[jnp.maximum(length - 1 - back, 0)]
-    agree &= (jnp.roll(there, back) == last) & (place >= back)
-    agree &= length - 1 - back >= 0
-    run += agree
+  run = count_agreeing(there, tokens, length, LONGEST)
+  run = jnp.where(place < size - 1, run, 0)
   # Nearer is less than one token more, however far it is.
   span = slots + tokens.shape[0]
   away = jnp.abs(place - (length - 1 - start))
   best = jnp.argmax(jnp.where(run > 0, run * span - away, -span))
   index = jnp.minimum(best + 1 + jnp.arange(depth), slots - 1)
   size = jnp.where(run[best] > 0, jnp.minimum(size - 1 - best, depth), 0)
-  return Copies(
-    there[index][None],
-    size.astype(jnp.int32)[None],
-    run[best].astype(jnp.int32)[None],
-  )
+  return there[index], size.astype(jnp.int32)

@@ -1,7 +1,7 @@
 """Shapes of a draft, and policies of its length.
 
-A drafter that goes from token to token is a `walker.Walker`; each shape makes
-a drafter of any walker:
+A drafter that goes from token to token is a `step_model.Walker`; each shape
+makes a drafter of any walker:
 
   chain         one token after the other, as long as a policy wants
   static_tree   a fixed tree, drawn level by level

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling, trees
+from specjax.arguments import check_number
 from specjax.drafters.shapes.policies import Last, Policy
 from specjax.drafters.shapes.step_model import Memory, Walker
 from specjax.types import Draft, Drafter
@@ -37,11 +38,10 @@ def look(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns what policies read: confidence and entropy.
 
   Args:
-    logits: [..., V] of the next token, processed.
+    logits: [..., V] of the next token, processed, so in float32 at least.
     token: [...] that was drawn.
   """
-  wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  probs = jax.nn.softmax(wide)
+  probs = jax.nn.softmax(logits)
   sure = jnp.take_along_axis(probs, token[..., None], -1)[..., 0]
   return sure, jax.scipy.special.entr(probs).sum(-1)
 
@@ -59,8 +59,7 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
   Raises:
     ValueError: the depth is below 1.
   """
-  if depth < 1:
-    raise ValueError(f'depth must be at least 1, got {depth}')
+  check_number('depth', depth, 1)
   # The last token is drawn and never fed. Of the host: jax would remember the
   # precision that is in force here.
   rows = np.arange(depth, dtype=np.int32)
@@ -178,7 +177,6 @@ def make(walker: Walker, depth: int, policy: Policy | None = None) -> Drafter:
     init,
     propose,
     commit,
-    init_params=walker.init_params,
     taps=walker.taps,
     positions=walker.positions,
     learns=policy is not None and bool(jax.tree.leaves(policy.start())),

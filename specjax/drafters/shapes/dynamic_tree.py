@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling
+from specjax.arguments import check_number
 from specjax.drafters.shapes.step_model import Memory, Walker
 from specjax.types import Draft, Drafter
 
@@ -77,11 +78,8 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
   Raises:
     ValueError: a size below 1, or no more nodes than levels.
   """
-  if min(depth, beam, nodes) < 1:
-    raise ValueError(
-      'depth, beam and nodes must be at least 1, got '
-      f'{depth}, {beam} and {nodes}'
-    )
+  for name, size in (('depth', depth), ('beam', beam), ('nodes', nodes)):
+    check_number(name, size, 1)
   nodes = min(nodes, beam + (depth - 1) * beam**2)
   if depth > 1 and nodes <= depth:
     raise ValueError(
@@ -101,8 +99,7 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
       jax.vmap(sampling.next_distribution, in_axes=(0, None, None, 0))
     )
     _, logits = process(logits, ctx.sampling, ctx.history, above)
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    log_q, tokens = jax.lax.top_k(jax.nn.log_softmax(wide), beam)
+    log_q, tokens = jax.lax.top_k(jax.nn.log_softmax(logits), beam)
     batch = len(ctx.length)
     # No confidence is above 1, nor impossible: a forbidden token stays last.
     log_q = jnp.clip(log_q, -1e4, 0)
@@ -176,7 +173,6 @@ def make(walker: Walker, depth: int, beam: int, nodes: int) -> Drafter:
     init,
     propose,
     commit,
-    init_params=walker.init_params,
     taps=walker.taps,
     positions=walker.positions,
   )

@@ -130,6 +130,5 @@ def walk(model: Model, read: Reading = reading.SAME) -> Walker:
     start,
     feed,
     commit,
-    init_params=model.init if read is reading.SAME else None,
     positions=model.config.max_positions,
   )

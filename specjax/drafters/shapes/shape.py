@@ -131,7 +131,6 @@ def load(
   walker: Walker,
   options: Mapping[str, Any],
   params: Any,
-  draft: Any = None,
   pairing: str = '',
 ) -> LoadedDrafter:
   """The drafters of a walker, of every depth.
@@ -141,13 +140,11 @@ def load(
     walker: what goes from token to token.
     options: of `Shape`, by name.
     params: of the drafters.
-    draft: the model whose they are, where they are those of one.
     pairing: as of `types.LoadedDrafter`.
   """
   return LoadedDrafter(
     target.model,
     lambda depth: build(walker, depth, options),
     params,
-    None if draft is None else (draft, params),
-    pairing,
+    pairing=pairing,
   )

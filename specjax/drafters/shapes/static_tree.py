@@ -153,7 +153,8 @@ def make(
     ValueError: no such tree, or one without a place for a hub.
   """
   levels = levels_of(parents)
-  if hub and (replacement or max(level.width for level in levels) > 2):
+  widest = max(level.width for level in levels)
+  if hub and (replacement or widest > 2):
     raise ValueError(
       'hub is of trees with two siblings at most, drawn without replacement: '
       f'got parents {parents} and replacement {replacement}'
@@ -161,7 +162,6 @@ def make(
   depth, nodes = len(levels), len(parents)
   fed = levels[-1].begin + 1  # The last level is drawn and never fed.
   mask = trees.ancestors(np.array(parents))[1]
-  widest = max(level.width for level in levels)
 
   def init(params, ctx, hidden):
     return Memory(*walker.init(params, ctx, hidden, fed))
@@ -234,7 +234,6 @@ def make(
     init,
     propose,
     commit,
-    init_params=walker.init_params,
     taps=walker.taps,
     positions=walker.positions,
     independent=replacement,

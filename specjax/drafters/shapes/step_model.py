@@ -39,7 +39,6 @@ class Walker(NamedTuple):
   start: Callable[..., Step]
   feed: Callable[..., Step]
   commit: Callable[..., Any]
-  init_params: Callable[..., Any] | None = None
   taps: tuple[int, ...] = ()
   positions: int | None = None
 
