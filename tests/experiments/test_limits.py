@@ -517,15 +517,20 @@ def test_freed_memory_is_given_back():
 
 
 def test_bytes_of_weights_by_hand(monkeypatch, tmp_path):
-  """Floats of ours by their sizes, others as described, heads by their file."""
-  made, place = types.SimpleNamespace, Placement(sharding.plan_mesh(1, 1))
+  """Floats of ours on a mesh by their sizes, others as they are described.
+
+  Heads by their file.
+  """
+  made = types.SimpleNamespace
   size = sum(x.size for x in jax.tree.leaves(models.target_weights()))
   few, three = parameters.WeightForm('int8'), np.zeros(3, np.int8)
-  for config, form, held in (
-    (models.TARGET.config, parameters.FLOATS, 2 * size),
-    (models.TARGET.config, few, 3),
-    (Sizes(11, 8, 2, 1, 4, 64), parameters.FLOATS, 3),
+  for config, form, devices, held in (
+    (models.TARGET.config, parameters.FLOATS, 2, 2 * size),
+    (models.TARGET.config, parameters.FLOATS, 1, 3),
+    (models.TARGET.config, few, 2, 3),
+    (Sizes(11, 8, 2, 1, 4, 64), parameters.FLOATS, 2, 3),
   ):
+    place = Placement(sharding.plan_mesh(devices, 1))
     one = made(model=made(config=config), shapes=lambda *_: three)
     assert memory.held_by(one, place, 'bfloat16', form) == held
 
