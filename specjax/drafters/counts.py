@@ -41,10 +41,7 @@ def distribution_after(tables: Tables, token: jax.Array) -> jax.Array:
 def _say(params, tokens: jax.Array) -> Step:
   """The distributions after tokens [B, T], whatever comes before these."""
   after = functools.partial(distribution_after, params.drafter)
-  likely = jax.vmap(jax.vmap(after))(tokens)
-  # Not 0, whose logarithm would leave nothing if the rest is forbidden.
-  likely = jnp.maximum(likely, jnp.finfo(likely.dtype).tiny)
-  return Step(jnp.log(likely), (), ())
+  return Step(jnp.log(jax.vmap(jax.vmap(after))(tokens)), (), ())
 
 
 def _start(params, state, block, ctx) -> Step:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling, trees, verify
-from specjax.drafters import cascade, forced, lm, ngram, plain
+from specjax.drafters import cascade, counts, forced, lm, ngram, plain
 from specjax.loop import buffers, generate
 from specjax.requests import continuous
 from specjax.sampling import constrained
@@ -245,6 +245,21 @@ def test_forced_tokens_are_always_accepted(float64):
   assert counts.target_calls[1] == counts.tokens[1] > 0
   whole = (counts.histogram * np.arange(5)).sum(1)
   np.testing.assert_array_equal(whole, counts.drafted)
+
+
+def test_counts_draft_other_tokens_where_all_that_follow_are_forbidden():
+  """Every token was followed by token 0, which the language has not."""
+  others = automaton_of(1, {(0, token): 0 for token in range(1, VOCAB)})
+  tables = counts.Tables(
+    jnp.full(VOCAB, 1 / VOCAB),
+    jnp.zeros((VOCAB, 1), jnp.int32),
+    jnp.ones((VOCAB, 1)),
+  )
+  spec = Spec(SMALL, counts.make(2), verify.token, ENDS)
+  params = Params(models.weights(SMALL, 5), tables)
+  state = models.decoded(spec, params, [[1]], values_of([others]))
+  counted = jax.device_get(state.counts)
+  assert counted.drafted.sum() > counted.accepted.sum() > 0
 
 
 def chain_of(tokens, loops=()):
