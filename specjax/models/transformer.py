@@ -156,7 +156,7 @@ class Transformer(nn.Module):
     inputs = None if c.layer_inputs is None else self.inputs(tokens, x)
     count = x.shape[1]
     # More rows would have experts of their own, and change a state.
-    if c.device.all_layers and c.experts is None and c.recurrent is None:
+    if c.experts is None and c.recurrent is None:
       x = pad_rows(x, c.device.rows)
     if bias is not None:
       bias = bias._replace(block=caches.pad(bias.block, 2, x.shape[1]))
