@@ -212,16 +212,19 @@ def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
   return jnp.pad(rows, missing)
 
 
-def grow(cache: Any, slots: int) -> Any:
-  """The cache with empty slots behind its own, so many altogether."""
+def change(cache: Any, how: Callable[..., jax.Array]) -> Any:
+  """The cache with how(array, axis of its slots) of all that have slots."""
   if isinstance(cache, OwnCache):
-    return cache.change(lambda x, axis: pad(x, axis, slots))
+    return cache.change(how)
   return tuple(
-    kv
-    if isinstance(kv, Recurrence)
-    else kv._replace(k=pad(kv.k, 3, slots), v=pad(kv.v, 2, slots))
+    kv if is_state(kv) else kv._replace(k=how(kv.k, 3), v=how(kv.v, 2))
     for kv in cache
   )
+
+
+def grow(cache: Any, slots: int) -> Any:
+  """The cache with empty slots behind its own, so many altogether."""
+  return change(cache, lambda x, axis: pad(x, axis, slots))
 
 
 def remember(init, params, ctx, hidden, read: int | None):
