@@ -170,11 +170,8 @@ class Layer(nn.Module):
 
   def _remember(self, x, cache, mask, flight, at):
     """Returns the output [B, T, E] of a layer with a state, and its block."""
-    c, sizes = self.config, self.config.recurrent
-    scale = (2 * c.num_layers * c.width) ** -0.5
-    mixer = recurrent.LAYERS[type(sizes)](
-      sizes, c.width, c.norm_eps, scale, c.device.rows, name='mixer'
-    )
+    sizes = self.config.recurrent
+    mixer = recurrent.LAYERS[type(sizes)](self.config, name='mixer')
     if cache is None:  # An empty text.
       cache = recurrent.empty(sizes, len(x), x.dtype)
     return mixer(x, cache, mask, flight, at)
@@ -260,10 +257,7 @@ class Layer(nn.Module):
       q, new, gate = self._heads(x, positions)
     else:
       turn = self._rotation() if c.turns(self.index) else None
-      heads = LatentHeads(
-        c.latent, c.width, c.num_heads, c.qkv_bias, c.device.rows, name='latent'
-      )
-      q, new, up = heads(x, positions, turn)
+      q, new, up = LatentHeads(c, name='latent')(x, positions, turn)
       q = grow_queries(c, scale_queries(c, q), positions)
     if new is None:  # The block has the rows of these tokens already.
       new = flight
@@ -404,9 +398,8 @@ class Layer(nn.Module):
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""
     c = self.config
-    scale = (2 * c.num_layers * c.width) ** -0.5
     return Linear(
-      inputs, (c.width,), axes, bias, scale, c.device.rows, name=name
+      inputs, (c.width,), axes, bias, c.out_scale, c.device.rows, name=name
     )
 
 
