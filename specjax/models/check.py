@@ -17,7 +17,7 @@ from specjax.errors import first_line
 from specjax.models import cache as caches
 from specjax.models import own, prefill, transformer
 from specjax.models.transformer import Model
-from specjax.types import KV, KVState, RecurrentRows, Weights
+from specjax.types import KV, KVState, Weights
 
 # A root, two children of it, and a child of the first.
 _PARENTS = np.array([0, 0, 1])
@@ -171,8 +171,6 @@ def _check_shapes(it: _Checked) -> None:
         f'layers, got {len(flight)}'
       )
     for i, kv in enumerate(flight):
-      if isinstance(kv, RecurrentRows):
-        continue
       if not isinstance(kv, KV | KVState):
         raise ValueError(
           f'model: flight[{i}] must be a specjax.KV, got {type(kv).__name__}'

@@ -118,27 +118,28 @@ class Layer(nn.Module):
       inputs: [B, T, their width] of this layer, see `LayerInputs`.
     """
     c = self.config
+    attends = c.attends(self.index)
     y, new = jnp.zeros((), x.dtype), flight
+    if new is None and not attends:  # A block without heads.
+      _, *widths = caches.heads(c, self.index)
+      shapes = ((*positions.shape, 0, width) for width in widths)
+      new = caches.block_of_rows(*(jnp.zeros(s, x.dtype) for s in shapes))
     shared = self._normed('norm1', x, mask) if c.one_norm else None
     with jax.named_scope('attention'):
       if self.index not in c.without_attention:
         if reads is None:
           reads = shared if c.one_norm else self._normed('norm1', x, mask)
         where = mask, flight, at
-        if c.has_state(self.index) and not c.state_beside:
-          y, new = self._remember(reads, cache, *where)
-        else:
+        if attends:
           y, new = self._attention(
             reads, positions, cache, length, *where, bias
           )
-          if c.has_state(self.index):
-            y, new = self._beside(y, new, reads, cache, *where)
+        if c.has_state(self.index):
+          more, rows = self._remember(reads, cache, *where)
+          y, new = y + more if attends else more, KVState(new.k, new.v, rows)
         if c.post_norms:
           y = Norm(c, name='post1')(y)
         y = _scaled(c.residual_scale, y)
-      elif new is None:  # A block without heads.
-        none = jnp.zeros((*positions.shape, 0, c.head_dim), x.dtype)
-        new = caches.block_of_rows(none, none)
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
       if c.parallel and maps:
@@ -169,18 +170,13 @@ class Layer(nn.Module):
     )
 
   def _remember(self, x, cache, mask, flight, at):
-    """Returns the output [B, T, E] of a layer with a state, and its block."""
+    """Returns what the state of a layer gives [B, T, E], and its rows."""
     sizes = self.config.recurrent
     mixer = recurrent.LAYERS[type(sizes)](self.config, name='mixer')
-    if cache is None:  # An empty text.
-      cache = recurrent.empty(sizes, len(x), x.dtype)
-    return mixer(x, cache, mask, flight, at)
-
-  def _beside(self, y, kv, x, cache, mask, flight, at):
-    """Adds what a state gives to what attention gave; see `_remember`."""
-    before, rows = (old and old.state for old in (cache, flight))
-    more, rows = self._remember(x, before, mask, rows, at)
-    return y + more, KVState(kv.k, kv.v, rows)
+    before, rows = (kv and kv.state for kv in (cache, flight))
+    if before is None:  # An empty text.
+      before = recurrent.empty(sizes, len(x), x.dtype)
+    return mixer(x, before, mask, rows, at)
 
   def _heads(self, x, positions):
     """Returns scaled queries, keys and values as a block, and their gate."""
