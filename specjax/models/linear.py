@@ -241,12 +241,7 @@ def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
     if isinstance(w, LowBits):  # As a target's output layer may be.
       return w
     if keys[-1] in OF_EXPERTS and w.ndim > 2:
-      group = low_bits.group_of(w.shape[1], bits)
-      if not group:
-        return w
-      return jax.vmap(
-        lambda x: low_bits.quantize_matrix(x, bits, group, rounds)
-      )(w)
+      return jax.vmap(of_matrix)(w)
     matrix = any(key in NAMES for key in keys)
     return of_matrix(w) if is_native(w) or (matrix and w.ndim > 1) else w
 
