@@ -353,7 +353,8 @@ def heads(
   shapes = (b, t, g, parts - 2, d), (b, g, d, t), (b, g, t, d)
   made = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
   call = jax.ffi.ffi_call('specjax_heads', made, vmap_method='sequential')
-  return tuple(call(*map(float32, (qkv, *turns, scale))))
+  queries, keys, values = call(*map(float32, (qkv, *turns, scale)))
+  return queries, keys, values
 
 
 def attends(width: int, slots: int) -> bool:
