@@ -65,7 +65,7 @@ class Recurrence(NamedTuple):
 
 
 class KVState(NamedTuple):
-  """A layer that has attention and a state side by side (Falcon-H1)."""
+  """A layer with a state; its keys have no head where it has no attention."""
 
   k: jax.Array  # [B, G, D, S]
   v: jax.Array  # [B, G, S, D]
@@ -83,8 +83,7 @@ class RecurrentRows(NamedTuple):
   inputs: jax.Array  # [B, N, channels] of the convolution
 
 
-# An entry may be a `Recurrence` too, and `RecurrentRows` in flight. Of a model
-# that owns its cache a `models.cache.OwnCache` is in this place.
+# Of a model that owns its cache a `models.cache.OwnCache` is in this place.
 Cache = tuple[KV | CrossKV | KVState, ...]
 
 

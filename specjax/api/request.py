@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from specjax import arguments, sampling
@@ -18,7 +17,7 @@ from specjax.drafters.cascade.speculation import rule_for
 from specjax.loop import generate
 from specjax.loop.buffers import plan_buffers
 from specjax.loop.token_records import NewTokens, Recording
-from specjax.models import layouts, prefill
+from specjax.models import layouts, prefill, sharding
 from specjax.types import (
   Drafter,
   LoadedDrafter,
@@ -116,10 +115,7 @@ class Prepared(NamedTuple):
 
   def advance(self, state: SpecState, steps: int) -> SpecState:
     """At most so many steps further; the state is donated."""
-    count = jnp.asarray(steps, jnp.int32)
-    placement = self.spec.target.placement
-    if placement is not None:
-      count = placement.put_whole(count)
+    count = sharding.numbers(self.spec.target.placement, steps)
     return generate.generate(self.params, state, count, spec=self.spec)
 
 
@@ -232,21 +228,20 @@ def with_loaded_target(target: Target, drafter: Drafter) -> Drafter:
   parameters are `Params` of these and its own.
   """
 
-  def make() -> Drafter:
-    def init(params, ctx, hidden):
-      return drafter.init(params.drafter, ctx, hidden)
+  def beside(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def call(params, *given):
+      return function(params.drafter, *given)
 
-    def propose(params, state, ctx, key):
-      return drafter.propose(params.drafter, state, ctx, key)
-
-    def commit(params, state, ctx, verdict, hidden):
-      return drafter.commit(params.drafter, state, ctx, verdict, hidden)
-
-    return drafter._replace(init=init, propose=propose, commit=commit)
+    return call
 
   # The same one in every call, since it is a static argument.
   if drafter not in target.remembered:
-    target.remembered[drafter] = make()
+    target.remembered[drafter] = drafter._replace(
+      init=beside(drafter.init),
+      propose=beside(drafter.propose),
+      commit=beside(drafter.commit),
+    )
   return target.remembered[drafter]
 
 

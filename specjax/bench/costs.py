@@ -33,10 +33,8 @@ from specjax.models import prefill, sharding
 from specjax.models.transformer import Model, Output
 from specjax.stats import metrics
 from specjax.types import (
-  KV,
   Draft,
   Drafter,
-  KVState,
   Params,
   Scores,
   Spec,
@@ -216,10 +214,7 @@ def _answers(model: Model) -> Model:
         made = caches.block_of_rows(*new)
         return flight[layer]._replace(k=made.k, v=made.v)
 
-      flight = tuple(
-        rows(i) if isinstance(x, KV | KVState) else x
-        for i, x in enumerate(flight)
-      )
+      flight = tuple(map(rows, range(c.num_layers)))
     return Output(logits, tapped, flight)
 
   def head(params, hidden):

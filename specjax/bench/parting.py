@@ -154,9 +154,8 @@ def _pass(weights, tokens, used, cache, *, target, named):
   if named and uniform.is_uniform(target):  # Modules are called in loops.
     taps = range(target.config.num_layers)
   elif named:
-    if target.config.device.all_layers:
-      padded = linear.pad_rows(tokens[..., None], target.config.device.rows)
-      shape = batch, rows, padded.shape[1]
+    padded = linear.pad_rows(tokens[..., None], target.config.device.rows)
+    shape = batch, rows, padded.shape[1]
     listen = nn.intercept_methods(_listener(notes, shape))
     apart = {'apart': True}
   with listen:

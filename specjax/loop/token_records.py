@@ -209,17 +209,16 @@ def _at(
   records: Records | None, row: int, places: slice
 ) -> tuple[list[str], list[Logprob], list[float]]:
   """Returns the records of some new tokens of a row."""
-  origins: list[str] = []
+  codes, logprobs, sampled = records or Records(None, None, None)
   values: list[Logprob] = []
-  sampled: list[float] = []
-  if records is not None and records.origins is not None:
-    origins = [ORIGINS[code] for code in records.origins[row, places]]
-  if records is not None and records.logprobs is not None:
-    own, ids, top = (x[row, places].tolist() for x in records.logprobs)
+  if logprobs is not None:
+    own, ids, top = (x[row, places].tolist() for x in logprobs)
     values = [
       Logprob(value, [*zip(tokens, others, strict=True)])
       for value, tokens, others in zip(own, ids, top, strict=True)
     ]
-  if records is not None and records.sampled is not None:
-    sampled = records.sampled[row, places].tolist()
-  return origins, values, sampled
+  return (
+    [] if codes is None else [ORIGINS[code] for code in codes[row, places]],
+    values,
+    [] if sampled is None else sampled[row, places].tolist(),
+  )

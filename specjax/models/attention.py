@@ -223,13 +223,13 @@ def attend(
     slot = jnp.atleast_2d(slot)[:, None]
     return look_up(bias.curve, positions[..., None] - slot)
 
+  view = View(length, first, sinks, None if bias is None else lift, cap)
   if (
     cache is not None
     and isinstance(over_cache, AtOnce)
     and over_cache.fits(q, cache, flight, bias, sink)
   ):
     lifts = bias and (lift(jnp.arange(cache.v.shape[2])), bias.block)
-    view = View(length, first, sinks, cap=cap)
     return over_cache.attend(q, cache, view, flight, mask, lifts, sink)
   if window is not None:
     mask = narrow(mask, window, sinks, positions)
@@ -243,7 +243,6 @@ def attend(
         'over_cache is None, but there is a cache to read: give one of '
         'specjax.models.cache_attention'
       )
-    view = View(length, first, sinks, None if bias is None else lift, cap)
     part = over_cache(q, cache, view, part)
   if sink is not None:
     top = jnp.repeat(sink.astype(part.top.dtype), t, 1)

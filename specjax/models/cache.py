@@ -20,7 +20,6 @@ from specjax.types import (
   CrossKV,
   KVState,
   Recurrence,
-  RecurrentRows,
 )
 
 
@@ -67,17 +66,14 @@ def empty(config, batch: int, slots: int, dtype) -> Cache:
   """A cache of zeros for a `TransformerConfig`."""
 
   def one(layer):
-    state = None
-    if config.has_state(layer):
-      state = recurrent.empty(config.recurrent, batch, dtype)
-      if not config.state_beside:
-        return state
     count, key, value = heads(config, layer)
     kv = KV(
       jnp.zeros((batch, count, key, slots), dtype),
       jnp.zeros((batch, count, slots, value), dtype),
     )
-    return kv if state is None else KVState(*kv, state)
+    if not config.has_state(layer):
+      return kv
+    return KVState(*kv, recurrent.empty(config.recurrent, batch, dtype))
 
   return tuple(map(one, range(config.num_layers)))
 
@@ -118,18 +114,17 @@ class OwnCache:
     """Returns the cache with the block as a part of the texts."""
     return dataclasses.replace(self, block=0)
 
-  def change(self, how: Callable[..., jax.Array], **fields: Any) -> 'OwnCache':
+  def change(self, how: Callable[..., jax.Array]) -> 'OwnCache':
     """Returns the cache with how(leaf, axis) of leaves that have slots.
 
     Args:
       how: the change; its axis is that of the slots, behind the axis B.
-      **fields: others that change.
     """
     leaves = [
       x if axis is None else how(x, axis + 1)
       for x, axis in zip(self.leaves, self.axes, strict=True)
     ]
-    return dataclasses.replace(self, leaves=leaves, **fields)
+    return dataclasses.replace(self, leaves=leaves)
 
 
 def block_of_rows(keys: jax.Array, values: jax.Array) -> KV:
@@ -160,16 +155,15 @@ def _each(
   """
 
   def one(old, new):
-    if not isinstance(old, Recurrence):
-      moved = old._replace(k=put(old.k, new.k, 3), v=put(old.v, new.v, 2))
-      if isinstance(old, KVState):
-        moved = moved._replace(state=one(old.state, new.state))
+    moved = old._replace(k=put(old.k, new.k, 3), v=put(old.v, new.v, 2))
+    if not isinstance(old, KVState):
       return moved
     if count is None:
       raise ValueError(
         'count: the rows that stay must be known where a layer has a state'
       )
-    return recurrent.advance(old, new, path, count)
+    state = recurrent.advance(old.state, new.state, path, count)
+    return moved._replace(state=state)
 
   pairs = zip(cache, flight, strict=True)
   return tuple(one(old, new) for old, new in pairs)
@@ -212,16 +206,16 @@ def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
   return jnp.pad(rows, missing)
 
 
+def change(cache: Any, how: Callable[..., jax.Array]) -> Any:
+  """The cache with how(array, axis of its slots) of all that have slots."""
+  if isinstance(cache, OwnCache):
+    return cache.change(how)
+  return tuple(kv._replace(k=how(kv.k, 3), v=how(kv.v, 2)) for kv in cache)
+
+
 def grow(cache: Any, slots: int) -> Any:
   """The cache with empty slots behind its own, so many altogether."""
-  if isinstance(cache, OwnCache):
-    return cache.change(lambda x, axis: pad(x, axis, slots))
-  return tuple(
-    kv
-    if isinstance(kv, Recurrence)
-    else kv._replace(k=pad(kv.k, 3, slots), v=pad(kv.v, 2, slots))
-    for kv in cache
-  )
+  return change(cache, lambda x, axis: pad(x, axis, slots))
 
 
 def remember(init, params, ctx, hidden, read: int | None):
@@ -259,22 +253,15 @@ def remember(init, params, ctx, hidden, read: int | None):
   return jax.tree.map(grow, init(*few), whole)
 
 
-def is_state(x: Any) -> bool:
-  """Returns True for the state of a layer."""
-  return isinstance(x, Recurrence)
-
-
 def states(tree: Any) -> list[Recurrence]:
   """Returns the states of layers that are among caches."""
-  return [*filter(is_state, jax.tree.leaves(tree, is_leaf=is_state))]
+  found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Recurrence))
+  return [x for x in found if isinstance(x, Recurrence)]
 
 
 def dtype_of(cache: Any) -> Any:
   """Returns the type of keys and values."""
-  if isinstance(cache, OwnCache):
-    return cache.dtype
-  one = cache[0]
-  return one.last.dtype if is_state(one) else one.k.dtype
+  return cache.dtype if isinstance(cache, OwnCache) else cache[0].k.dtype
 
 
 def open_block(cache: Any, config: Any, rows: int) -> Any:
@@ -290,10 +277,14 @@ def open_block(cache: Any, config: Any, rows: int) -> Any:
   batch = len(jax.tree.leaves(cache)[0])
   blocks = empty(config, batch, rows, dtype_of(cache))
 
-  def one(x):
-    return recurrent.open_rows(x, config.recurrent, rows) if is_state(x) else x
+  def one(kv):
+    if not isinstance(kv, KVState):
+      return kv
+    return kv._replace(
+      state=recurrent.open_rows(kv.state, config.recurrent, rows)
+    )
 
-  return jax.tree.map(one, blocks, is_leaf=is_state)
+  return tuple(map(one, blocks))
 
 
 def begin_block(cache: Any, block: Any) -> Any:
@@ -305,10 +296,7 @@ def begin_block(cache: Any, block: Any) -> Any:
 
 def rows_of(block: Any) -> int:
   """Returns the rows N of a block in flight."""
-  if isinstance(block, OwnCache):
-    return block.block
-  one = block[0]
-  return one.keys.shape[1] if isinstance(one, RecurrentRows) else one.v.shape[2]
+  return block.block if isinstance(block, OwnCache) else block[0].v.shape[2]
 
 
 def put(
@@ -377,9 +365,8 @@ def commit(
 
   if isinstance(flight, OwnCache):
     rows = path + start[:, None]
-    return flight.change(
-      lambda x, axis: _write(x, x, rows, start, axis), block=0
-    )
+    moved = flight.change(lambda x, axis: _write(x, x, rows, start, axis))
+    return moved.settled()
   return _each(
     cache,
     flight,

@@ -16,9 +16,8 @@ from specjax import trees
 from specjax.errors import first_line
 from specjax.models import cache as caches
 from specjax.models import own, prefill, transformer
-from specjax.models.cache import OwnCache
 from specjax.models.transformer import Model
-from specjax.types import KV, KVState, RecurrentRows, Weights
+from specjax.types import KV, KVState, Weights
 
 # A root, two children of it, and a child of the first.
 _PARENTS = np.array([0, 0, 1])
@@ -132,14 +131,7 @@ def _spoiled(cache: Any, used: jax.Array) -> Any:
     free = slots.reshape(shape) >= used.reshape(-1, *[1] * (x.ndim - 1))
     return jnp.where(free, _FAR, x).astype(x.dtype)
 
-  if isinstance(cache, OwnCache):
-    return cache.change(spoil)
-  return tuple(
-    kv
-    if caches.is_state(kv)
-    else kv._replace(k=spoil(kv.k, 3), v=spoil(kv.v, 2))
-    for kv in cache
-  )
+  return caches.change(cache, spoil)
 
 
 def _check_shapes(it: _Checked) -> None:
@@ -179,8 +171,6 @@ def _check_shapes(it: _Checked) -> None:
         f'layers, got {len(flight)}'
       )
     for i, kv in enumerate(flight):
-      if isinstance(kv, RecurrentRows):
-        continue
       if not isinstance(kv, KV | KVState):
         raise ValueError(
           f'model: flight[{i}] must be a specjax.KV, got {type(kv).__name__}'

@@ -516,6 +516,11 @@ class TransformerConfig:
     )
 
   @property
+  def out_scale(self) -> float:
+    """Size of fresh weights of a map back to the residual stream."""
+    return (2 * self.num_layers * self.width) ** -0.5
+
+  @property
   def group(self) -> int:
     """Query heads that share one key-value head."""
     return self.num_heads // self.num_kv_heads

@@ -44,16 +44,15 @@ class DeviceForm:
   Arrays that lie in another order than a program reads are copied at each call.
 
   Attributes:
-    rows: fewest rows of a product. A TPU multiplies fewer rows on its vector
-      unit, and reads the weights several times as slowly. For one row XLA may
-      write the weights times the row to a GPU's memory, and sum them up then.
+    rows: fewest rows of a product, and of all layers of a `Transformer` without
+      experts and states. A TPU multiplies fewer rows on its vector unit, and
+      reads the weights several times as slowly. For one row XLA may write the
+      weights times the row to a GPU's memory, and sum them up then.
     attention: how a cache is read.
     order: (name of a linear map, shape of its weight) -> the order of its axes
       in memory, or None: as declared. None: so are all.
     cache: (width of a head) -> the orders of a cache's keys and values. None:
       as declared.
-    all_layers: a pass of a `Transformer` without experts and states has `rows`
-      in all layers.
     by_products: products with zeros and ones turn heads and put rows in a
       block: one kernel each, where slices and copies are several.
   """
@@ -62,7 +61,6 @@ class DeviceForm:
   attention: CacheAttention = cache_attention.blocked
   order: Callable[[str, tuple[int, ...]], Order | None] | None = None
   cache: Callable[[int], tuple[Order, Order]] | None = None
-  all_layers: bool = False
   by_products: bool = False
 
 
@@ -72,10 +70,8 @@ CPU = DeviceForm()
 # there takes its form from here, too: the host's platform is another one.
 FORMS: Mapping[str, DeviceForm] = {
   'cpu': CPU,
-  'gpu': DeviceForm(2, cache_attention.split, all_layers=True),
-  'tpu': DeviceForm(
-    8, cache_attention.few(8192), by_outputs, by_slots, True, True
-  ),
+  'gpu': DeviceForm(2, cache_attention.split),
+  'tpu': DeviceForm(8, cache_attention.few(8192), by_outputs, by_slots, True),
 }
 
 

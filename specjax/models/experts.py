@@ -80,7 +80,7 @@ class Experts(nn.Module):
       'down',
       (e.count, e.width, width),
       ('experts', 'mlp', 'width'),
-      (2 * c.num_layers * c.width) ** -0.5,
+      c.out_scale,
     )
     own = functools.partial(declare, self, start=0.02)
     biases = None, None

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from specjax.models import cache as caches
 from specjax.models import rotary
-from specjax.models.config import Latent
+from specjax.models.config import TransformerConfig
 from specjax.models.linear import Linear, declare
 
 _EPS = 1e-6  # of its norms; files do not say
@@ -26,11 +26,7 @@ _EPS = 1e-6  # of its norms; files do not say
 class LatentHeads(nn.Module):
   """Makes queries of latents, and latents, of a stream."""
 
-  sizes: Latent
-  width: int
-  heads: int
-  bias: bool  # of the maps that compress
-  rows: int = 1  # fewest of a product
+  config: TransformerConfig
 
   @nn.compact
   def __call__(self, x, positions, turn):
@@ -44,15 +40,13 @@ class LatentHeads(nn.Module):
     Returns:
       [B, T, 1, H, P + R] not scaled yet, a KV of T rows, and [H, values, R].
     """
-    s = self.sizes
-    reads, inputs = x, self.width
+    c, s = self.config, self.config.latent
+    reads = x
     if s.queries is not None:
-      reads = self._linear('q_down', inputs, (s.queries,), self.bias)(x)
-      reads, inputs = self._norm('q_norm', reads), s.queries
-    head = s.keys + s.turned
-    q = self._linear('q', inputs, (self.heads, head), False)(reads)
-    entries = s.rank + s.turned
-    down = self._linear('kv_down', self.width, (entries,), self.bias)(x)
+      reads = self._map('q_down', x, (s.queries,), c.qkv_bias)
+      reads = self._norm('q_norm', reads)
+    q = self._map('q', reads, (c.num_heads, s.keys + s.turned), False)
+    down = self._map('kv_down', x, (s.rank + s.turned,), c.qkv_bias)
     latent = self._norm('kv_norm', down[..., : s.rank])
     q, q_turned = q[..., : s.keys], q[..., s.keys :]
     key = down[..., s.rank :]
@@ -61,17 +55,19 @@ class LatentHeads(nn.Module):
     if turn is not None:
       q_turned = rotary.rotate(q_turned, positions, *turn)
       key = rotary.rotate(key, positions, *turn)
-    shape = self.heads * (s.keys + s.values), s.rank
+    shape = c.num_heads * (s.keys + s.values), s.rank
     up = declare(self, 'kv_up', shape, ('heads', None), s.rank**-0.5)
-    up = up.reshape(self.heads, -1, s.rank)
+    up = up.reshape(c.num_heads, -1, s.rank)
     q = jnp.einsum('bthk,hkr->bthr', q, up[:, : s.keys])
     q = jnp.concatenate([q_turned, q], -1)[:, :, None]
     new = caches.block_of_rows(key[:, :, None], latent[:, :, None])
     return q, new, up[:, s.keys :]
 
-  def _linear(self, name, inputs, outputs, bias):
-    axes = 'width', *['heads', None][: len(outputs) - 1], None
-    return Linear(inputs, outputs, axes, bias, rows=self.rows, name=name)
+  def _map(self, name, x, outputs, bias):
+    axes, rows = ('heads', None)[-len(outputs) :], self.config.device.rows
+    return Linear(
+      x.shape[-1], outputs, ('width', *axes), bias, rows=rows, name=name
+    )(x)
 
   def _norm(self, name, x):
     scale = declare(self, name, x.shape[-1:], start=nn.initializers.ones)

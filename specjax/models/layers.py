@@ -118,27 +118,28 @@ class Layer(nn.Module):
       inputs: [B, T, their width] of this layer, see `LayerInputs`.
     """
     c = self.config
+    attends = c.attends(self.index)
     y, new = jnp.zeros((), x.dtype), flight
+    if new is None and not attends:  # A block without heads.
+      _, *widths = caches.heads(c, self.index)
+      shapes = ((*positions.shape, 0, width) for width in widths)
+      new = caches.block_of_rows(*(jnp.zeros(s, x.dtype) for s in shapes))
     shared = self._normed('norm1', x, mask) if c.one_norm else None
     with jax.named_scope('attention'):
       if self.index not in c.without_attention:
         if reads is None:
           reads = shared if c.one_norm else self._normed('norm1', x, mask)
         where = mask, flight, at
-        if c.has_state(self.index) and not c.state_beside:
-          y, new = self._remember(reads, cache, *where)
-        else:
+        if attends:
           y, new = self._attention(
             reads, positions, cache, length, *where, bias
           )
-          if c.has_state(self.index):
-            y, new = self._beside(y, new, reads, cache, *where)
+        if c.has_state(self.index):
+          more, rows = self._remember(reads, cache, *where)
+          y, new = y + more if attends else more, KVState(new.k, new.v, rows)
         if c.post_norms:
           y = Norm(c, name='post1')(y)
         y = _scaled(c.residual_scale, y)
-      elif new is None:  # A block without heads.
-        none = jnp.zeros((*positions.shape, 0, c.head_dim), x.dtype)
-        new = caches.block_of_rows(none, none)
     maps = self.index not in c.without_mlp
     with jax.named_scope('mlp'):
       if c.parallel and maps:
@@ -169,21 +170,13 @@ class Layer(nn.Module):
     )
 
   def _remember(self, x, cache, mask, flight, at):
-    """Returns the output [B, T, E] of a layer with a state, and its block."""
-    c, sizes = self.config, self.config.recurrent
-    scale = (2 * c.num_layers * c.width) ** -0.5
-    mixer = recurrent.LAYERS[type(sizes)](
-      sizes, c.width, c.norm_eps, scale, c.device.rows, name='mixer'
-    )
-    if cache is None:  # An empty text.
-      cache = recurrent.empty(sizes, len(x), x.dtype)
-    return mixer(x, cache, mask, flight, at)
-
-  def _beside(self, y, kv, x, cache, mask, flight, at):
-    """Adds what a state gives to what attention gave; see `_remember`."""
-    before, rows = (old and old.state for old in (cache, flight))
-    more, rows = self._remember(x, before, mask, rows, at)
-    return y + more, KVState(kv.k, kv.v, rows)
+    """Returns what the state of a layer gives [B, T, E], and its rows."""
+    sizes = self.config.recurrent
+    mixer = recurrent.LAYERS[type(sizes)](self.config, name='mixer')
+    before, rows = (kv and kv.state for kv in (cache, flight))
+    if before is None:  # An empty text.
+      before = recurrent.empty(sizes, len(x), x.dtype)
+    return mixer(x, before, mask, rows, at)
 
   def _heads(self, x, positions):
     """Returns scaled queries, keys and values as a block, and their gate."""
@@ -260,10 +253,7 @@ class Layer(nn.Module):
       q, new, gate = self._heads(x, positions)
     else:
       turn = self._rotation() if c.turns(self.index) else None
-      heads = LatentHeads(
-        c.latent, c.width, c.num_heads, c.qkv_bias, c.device.rows, name='latent'
-      )
-      q, new, up = heads(x, positions, turn)
+      q, new, up = LatentHeads(c, name='latent')(x, positions, turn)
       q = grow_queries(c, scale_queries(c, q), positions)
     if new is None:  # The block has the rows of these tokens already.
       new = flight
@@ -404,9 +394,8 @@ class Layer(nn.Module):
   def _out(self, name, inputs, axes, bias):
     """The linear map back to the residual stream."""
     c = self.config
-    scale = (2 * c.num_layers * c.width) ** -0.5
     return Linear(
-      inputs, (c.width,), axes, bias, scale, c.device.rows, name=name
+      inputs, (c.width,), axes, bias, c.out_scale, c.device.rows, name=name
     )
 
 

@@ -81,26 +81,23 @@ def multiply(x, w, rows: int = 1):
   if padded is not x:
     made = multiply(padded, w)
     return jax.lax.slice_in_dim(made, 0, x.shape[-2], axis=x.ndim - 2)
+  if is_blocked(w):
+    y = _multiply_blocks(x.reshape(-1, x.shape[-1]).astype(jnp.float32), w)
+    return y.astype(x.dtype).reshape(*x.shape[:-1], -1)
   if isinstance(w, LowBits):
-    return _multiply_low_bits(x, w)
-  if is_native(w):
-    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-    y = native.product(rows, w.blocks).astype(x.dtype)
-    return y.reshape(*x.shape[:-1], -1)
+    if w.rounds:
+      x = low_bits.round_activations(x, len(w.scale))
+    w = low_bits.widen(w, x.dtype)
   return jnp.tensordot(x, w, 1)
 
 
-def _multiply_low_bits(x, w):
-  if w.blocked:
-    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-    factors = w.scale, w.scale_unit, w.offset, w.offset_unit
-    factors = [jnp.zeros(0) if x is None else x for x in factors]
-    settings = jnp.array([w.rounds, w.zero], jnp.int32)
-    y = native.grouped_product(rows, w.words, *factors, settings)
-    return y.astype(x.dtype).reshape(*x.shape[:-1], -1)
-  if w.rounds:
-    x = low_bits.round_activations(x, len(w.scale))
-  return jnp.tensordot(x, low_bits.widen(w, x.dtype), 1)
+def _multiply_blocks(rows, w):
+  if is_native(w):
+    return native.product(rows, w.blocks)
+  factors = w.scale, w.scale_unit, w.offset, w.offset_unit
+  factors = [jnp.zeros(0) if x is None else x for x in factors]
+  settings = jnp.array([w.rounds, w.zero], jnp.int32)
+  return native.grouped_product(rows, w.words, *factors, settings)
 
 
 def embed(table, tokens):
@@ -244,12 +241,7 @@ def quantize(params, tied: bool, bits: int = 8, rounds: bool = False):
     if isinstance(w, LowBits):  # As a target's output layer may be.
       return w
     if keys[-1] in OF_EXPERTS and w.ndim > 2:
-      group = low_bits.group_of(w.shape[1], bits)
-      if not group:
-        return w
-      return jax.vmap(
-        lambda x: low_bits.quantize_matrix(x, bits, group, rounds)
-      )(w)
+      return jax.vmap(of_matrix)(w)
     matrix = any(key in NAMES for key in keys)
     return of_matrix(w) if is_native(w) or (matrix and w.ndim > 1) else w
 

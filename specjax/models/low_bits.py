@@ -88,22 +88,13 @@ def _along(places: np.ndarray, ndim: int) -> jax.Array:
 
 def pack(values: jax.Array, bits: int) -> jax.Array:
   """Packs integers [in, *outputs] into words [in * bits / 32, *outputs]."""
-  if bits == 6:
-    low = pack(values & 15, 4)
-    low = low.reshape(-1, 2, *low.shape[1:])
-    fours = (values >> 4).reshape(-1, 4, 4, *values.shape[1:])
-    twos = jnp.arange(0, 8, 2).reshape(4, *[1] * values.ndim)
-    high = pack((fours << twos).sum(1).reshape(-1, *values.shape[1:]), 8)
-    words = jnp.concatenate([low, high[:, None]], 1)
-    return words.reshape(-1, *values.shape[1:])
-  places = _places(bits)
   fields = values.astype(jnp.int32).astype(jnp.uint32) & (2**bits - 1)
-  fields = fields.reshape(-1, len(places), *values.shape[1:])
-  words = (fields << _along(places, values.ndim)).sum(1, dtype=jnp.uint32)
-  return jax.lax.bitcast_convert_type(words, jnp.int32)
+  fields = fields.reshape(-1, 4, *values.shape[1:])
+  places = _along(_places(8), values.ndim)
+  return pack_fours((fields << places).sum(1, dtype=jnp.uint32), bits)
 
 
-def pack_fours(values: np.ndarray, bits: int) -> np.ndarray:
+def pack_fours(values: Any, bits: int) -> Any:
   """Packs words [in / 4, *outputs] of four bytes each as `pack` does."""
   if bits == 4:
     values = values[::2] | values[1::2] << 4
@@ -116,7 +107,8 @@ def pack_fours(values: np.ndarray, bits: int) -> np.ndarray:
       fours[2] | fours[3] << 4,
       high[0] | high[1] | high[2] | high[3],
     )
-    values = np.stack(words, 1).reshape(-1, *values.shape[1:])
+    stack = values.__array_namespace__().stack
+    values = stack(words, axis=1).reshape(-1, *values.shape[1:])
   return values.view(np.int32)
 
 

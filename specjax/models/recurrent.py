@@ -31,7 +31,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.initializers import ones, zeros
 
-from specjax.models.config import GatedDelta, Mamba2, ShortConv
+from specjax.models.config import (
+  GatedDelta,
+  Mamba2,
+  ShortConv,
+  TransformerConfig,
+)
 from specjax.models.linear import Linear, declare
 from specjax.types import Recurrence, RecurrentRows
 
@@ -151,7 +156,8 @@ def _convolve(module, before, depth, block, mask, bias=False):
     mask: [B, T, N] ancestors of each row, itself included.
     bias: whether it has one.
   """
-  width, channels = module.sizes.kernel, module.sizes.channels
+  sizes = module.config.recurrent
+  width, channels = sizes.kernel, sizes.channels
   weight = declare(module, 'conv', (channels, 1, width), start=0.5)
   at_depth = block.depth
   seen = jnp.concatenate([before.astype(block.inputs.dtype), block.inputs], 1)
@@ -187,35 +193,27 @@ def _decays(module, steps):
 
 def _read(module, outputs, bias, name='in'):
   """The map of the stream into a layer."""
-  axes, rows = ('width', *[None] * len(outputs)), module.rows
-  return Linear(module.width, outputs, axes, bias, rows=rows, name=name)
+  c, axes = module.config, ('width', *[None] * len(outputs))
+  return Linear(c.width, outputs, axes, bias, rows=c.device.rows, name=name)
 
 
 def _give(module, inputs, bias):
   """The map of a layer back to the stream."""
-  outputs, axes = (module.width,), (None, 'width')
+  c, axes = module.config, (None, 'width')
   return Linear(
-    inputs, outputs, axes, bias, module.scale, module.rows, name='out'
+    inputs, (c.width,), axes, bias, c.out_scale, c.device.rows, name='out'
   )
 
 
-class Mixer(nn.Module):
-  """Mixes tokens in the place of attention, or beside it."""
-
-  sizes: Sizes
-  width: int
-  norm_eps: float
-  scale: float  # of the weights of the last map
-  rows: int  # fewest of a product
-
-
-class ShortConvLayer(Mixer):
+class ShortConvLayer(nn.Module):
   """Mixes a token with a few before it."""
+
+  config: TransformerConfig
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
     """Returns the output [B, T, E] and the block, as `GatedDeltaLayer`."""
-    s = self.sizes
+    s = self.config.recurrent
     made = _read(self, (3, s.channels), s.bias)(x)
     gate, opened, inputs = (made[..., i, :] for i in range(3))
     block, new, _ = _begin(s, before, flight, at, mask, inputs=gate * inputs)
@@ -223,8 +221,10 @@ class ShortConvLayer(Mixer):
     return _give(self, s.channels, s.bias)(opened * mixed), block
 
 
-class GatedDeltaLayer(Mixer):
+class GatedDeltaLayer(nn.Module):
   """Mixes tokens by a state."""
+
+  config: TransformerConfig
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
@@ -237,7 +237,7 @@ class GatedDeltaLayer(Mixer):
       flight: the block so far; None: these T tokens are all of it.
       at: row of the block where they go.
     """
-    s, (batch, count) = self.sizes, x.shape[:2]
+    s, (batch, count) = self.config.recurrent, x.shape[:2]
     wide = _wide(x.dtype)
     inputs, z, beta, g = self._project(x)
     block, new, at = _begin(s, before, flight, at, mask, decay=g, inputs=inputs)
@@ -254,14 +254,15 @@ class GatedDeltaLayer(Mixer):
     y, updates = _mix(s, before.state, block, mask, at, q, k, v, beta, total)
     block = block._replace(updates=updates)
     scale = declare(self, 'norm', (s.value_dim,), start=ones)
-    y *= jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + self.norm_eps)
+    size = jnp.mean(y * y, -1, keepdims=True)
+    y *= jax.lax.rsqrt(size + self.config.norm_eps)
     y = (y.astype(x.dtype) * scale).astype(wide) * nn.silu(z.astype(wide))
     y = y.reshape(batch, count, -1).astype(x.dtype)
     return _give(self, s.values, False)(y), block
 
   def _project(self, x):
     """Inputs of the convolution, gates z, beta and the logarithm of decays."""
-    s = self.sizes
+    s = self.config.recurrent
 
     def linear(name, outputs):
       return _read(self, outputs, False, name)(x)
@@ -284,13 +285,15 @@ class GatedDeltaLayer(Mixer):
     return jnp.concatenate(parts, -1), z, beta, _decays(self, a)[1]
 
 
-class Mamba2Layer(Mixer):
+class Mamba2Layer(nn.Module):
   """Mixes tokens by a state that only decays."""
+
+  config: TransformerConfig
 
   @nn.compact
   def __call__(self, x, before, mask, flight, at):
     """Returns the output [B, T, E] and the block, as `GatedDeltaLayer`."""
-    s, (batch, count) = self.sizes, x.shape[:2]
+    s, (batch, count) = self.config.recurrent, x.shape[:2]
     wide = _wide(x.dtype)
     parts = s.values, s.values, s.keys, s.keys, s.value_heads
     if s.scales:
@@ -320,14 +323,14 @@ class Mamba2Layer(Mixer):
 
   def _gated(self, y, gate):
     """Returns y [B, T, values] behind its gate, and its norm if any."""
-    s = self.sizes
+    s = self.config.recurrent
     if not s.norm:
       return y * gate
     if s.gate_first:
       y *= gate
     groups = y.reshape(*y.shape[:2], s.key_heads, -1)
     size = jnp.mean(groups * groups, -1, keepdims=True)
-    y = (groups * jax.lax.rsqrt(size + self.norm_eps)).reshape(y.shape)
+    y = (groups * jax.lax.rsqrt(size + self.config.norm_eps)).reshape(y.shape)
     y *= declare(self, 'norm', (s.values,), start=ones)
     return y if s.gate_first else y * gate
 

@@ -156,7 +156,7 @@ class Transformer(nn.Module):
     inputs = None if c.layer_inputs is None else self.inputs(tokens, x)
     count = x.shape[1]
     # More rows would have experts of their own, and change a state.
-    if c.device.all_layers and c.experts is None and c.recurrent is None:
+    if c.experts is None and c.recurrent is None:
       x = pad_rows(x, c.device.rows)
     if bias is not None:
       bias = bias._replace(block=caches.pad(bias.block, 2, x.shape[1]))
@@ -200,10 +200,9 @@ class Transformer(nn.Module):
     c = self.config
     if c.head_scale is not None:
       hidden = hidden * jnp.asarray(c.head_scale, hidden.dtype)
-    if c.tied_embeddings:
-      logits = multiply(hidden, head_of(self.embedding), c.device.rows)
-    else:
-      logits = multiply(hidden, self.unembedding, c.device.rows)
+    tied = c.tied_embeddings
+    w = head_of(self.embedding) if tied else self.unembedding
+    logits = multiply(hidden, w, c.device.rows)
     if c.head_bias:
       logits += self.unembedding_bias
     if c.logit_cap is not None:

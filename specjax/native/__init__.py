@@ -215,7 +215,8 @@ def claim_cores() -> bool:
 def _call(name: str, shape: tuple[int, ...], *given: jax.Array) -> jax.Array:
   """Calls a function of the kernel; returns its result, float32."""
   made = jax.ShapeDtypeStruct(shape, jnp.float32)
-  return jax.ffi.ffi_call(f'specjax_{name}', made)(*given)
+  call = jax.ffi.ffi_call(f'specjax_{name}', made, vmap_method='sequential')
+  return call(*given)
 
 
 def _of_rows(call):
@@ -331,15 +332,6 @@ def gated(x: jax.Array, activation: Callable) -> jax.Array:
   return _gated(x.reshape(-1, 2 * n), numbers).reshape(*x.shape[:-2], n)
 
 
-@jax.custom_batching.sequential_vmap
-def _heads(qkv, sine, cosine, scale):
-  b, t, g, parts, d = qkv.shape
-  shapes = (b, t, g, parts - 2, d), (b, g, d, t), (b, g, t, d)
-  made = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  call = jax.ffi.ffi_call('specjax_heads', made)
-  return tuple(call(qkv, sine, cosine, scale))
-
-
 def heads(
   qkv: jax.Array, turns: tuple[jax.Array, jax.Array] | None, scale: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -355,9 +347,14 @@ def heads(
     Queries [B, T, G, H/G, D], keys [B, G, D, T] and values [B, G, T, D].
   """
   float32 = functools.partial(jnp.asarray, dtype=jnp.float32)
+  b, t, g, parts, d = qkv.shape
   if turns is None:
-    turns = jnp.zeros((*qkv.shape[:2], 0)), jnp.zeros((*qkv.shape[:2], 0))
-  return _heads(float32(qkv), *map(float32, turns), float32(scale))
+    turns = jnp.zeros((b, t, 0)), jnp.zeros((b, t, 0))
+  shapes = (b, t, g, parts - 2, d), (b, g, d, t), (b, g, t, d)
+  made = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  call = jax.ffi.ffi_call('specjax_heads', made, vmap_method='sequential')
+  queries, keys, values = call(*map(float32, (qkv, *turns, scale)))
+  return queries, keys, values
 
 
 def attends(width: int, slots: int) -> bool:
@@ -397,7 +394,9 @@ def attend(
   """
   none = jnp.zeros(0, jnp.float32)
   float32 = functools.partial(jnp.asarray, dtype=jnp.float32)
-  return _attend(
+  return _call(
+    'attend',
+    q.shape,
     float32(q),
     *cache,
     length.astype(jnp.int32),
@@ -407,8 +406,3 @@ def attend(
     *((none, none) if bias is None else map(float32, bias)),
     jnp.array([cap or 0, sinks], jnp.float32),
   )
-
-
-@jax.custom_batching.sequential_vmap
-def _attend(q, *rest):
-  return _call('attend', q.shape, q, *rest)
