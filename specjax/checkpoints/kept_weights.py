@@ -1,8 +1,8 @@
 """Weights that a file holds in few bits, kept as the kernel multiplies them.
 
 To put a weight of a GGUF file into blocks takes far longer than to read it. So
-the blocks are kept in the user's cache, a file for each parameter, which the
-next start maps. Passes over mapped pages took as long as over memory on two
+the blocks are made in the user's cache, a file for each parameter, which every
+start maps. Passes over mapped pages took as long as over memory on two
 cores of an AMD EPYC, whose files lay in pages of 2 MiB, and 2 % longer on an
 Intel Xeon (results/starts.md).
 
