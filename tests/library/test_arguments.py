@@ -109,6 +109,7 @@ eagle.load(HOST, PAIR('draft-64')) => draft-64 holds no eagle head: load
 lm.make(DRAFT, 0) => depth must be a whole number of at least 1
 counts.make(0) => depth must be a whole number of at least 1
 forced.make(0) => depth must be a whole number of at least 1
+ngram.make(0) => depth must be a whole number of at least 1
 ngram.make(2, shortest=4) => shortest is 4, but longest is 3
 ngram.make(2, places=0) => places must be a whole number of at least 1
 ngram.make(2, longest=33) => longest is 33, but a corpus is sorted by 32
@@ -228,6 +229,7 @@ shape.build(None, 1, {'parents': (0, 3)}) => earlier rows, level by level, got
 shape.build(None, 2, {'parents': (0, 1, 0)}) => earlier rows, level by level
 shape.build(None, 2, {'beam': 2, 'nodes': 2}) => 2 nodes make no tree of 2 level
 lm.make_tree(DRAFT, ()) => parents is empty
+lm.make_tree(DRAFT, (0, 1, 1, 1), hub=True) => hub is of trees with two siblings
 medusa.load(HOST, 'x', tree=4, policy=STOPS) => tree and policy are both given
 medusa.load(HOST, 'x', tree=4, beam=2, nodes=4) => tree and beam and nodes
 medusa.load(HOST, 'x', tree=-1) => tree must be a whole number of at least 0

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,7 +13,7 @@ import pytest
 
 from specjax import checkpoints, corpus, pair, sampling
 from specjax.drafters import ngram, suffix
-from specjax.drafters.ngram import retrieval
+from specjax.drafters.ngram import copies, retrieval
 from specjax.training import corpus_lookup
 from specjax.types import Context, Params, Target
 from tests.support import models
@@ -31,6 +32,21 @@ corpora = st.lists(tokens, min_size=SIZE, max_size=SIZE)
 few = hypothesis.settings(deadline=None, max_examples=60)
 
 HOST = Target(models.TARGET)
+
+
+@few
+@hypothesis.given(corpora, texts)
+def test_agreeing_tokens_are_counted_to_the_first_of_both_texts(there, text):
+  padded = np.array(text + [0] * (SLOTS - len(text)))
+  count = jax.jit(functools.partial(copies.count_agreeing, longest=LONGEST))
+
+  def agreeing(place):
+    pairs = zip(reversed(there[: place + 1]), reversed(text), strict=False)
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+    return min(len([*same]), LONGEST)
+
+  found = count(np.array(there), padded, len(text))
+  assert found.tolist() == [*map(agreeing, range(SIZE))]
 
 
 def sort_naively(corpus):
