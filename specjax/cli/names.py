@@ -11,6 +11,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 from specjax.bench.config import Candidate, Experiment
@@ -129,10 +130,8 @@ def resolve_made(field: str, name: str, names: Names) -> Any:
       made = made(*_numbers(text))
     except ValueError as error:
       raise UserError(f'{field}: {shown!r}: {error}') from error
-    except TypeError:
-      taken = inspect.signature(made).parameters.values()
-      known = ', '.join(str(x).partition(':')[0] for x in taken)
-      wrong = f'it takes {known} behind a colon, as in name:0.5'
+    except TypeError as error:
+      wrong = _misfit(made, _numbers(text)) or str(error)
   if wrong or not isinstance(made, kind):
     raise UserError(
       f'{field}: {shown!r} is no {kind.__name__.lower()} '
@@ -147,6 +146,21 @@ def _numbers(text: str) -> list[float]:
     return [float(x) for x in text.split(',') if x]
   except ValueError:
     raise ValueError(f'{text} is no number') from None
+
+
+def _misfit(function: Callable, numbers: list[float]) -> str:
+  """Names the arguments of a function that cannot be called with numbers."""
+  try:
+    taken = inspect.signature(function)
+    taken.bind(*numbers)
+  except ValueError:  # Some of Python's own have no signature.
+    return ''
+  except TypeError:
+    known = ', '.join(
+      str(x).partition(':')[0] for x in taken.parameters.values()
+    )
+    return f'it takes {known} behind a colon, as in name:0.5'
+  return ''
 
 
 def complete_candidate(candidate: Candidate) -> Candidate:

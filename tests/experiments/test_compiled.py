@@ -976,7 +976,7 @@ def test_compilers_alone_start_no_device(monkeypatch):
 
 
 def small(**changes) -> programs.Shapes:
-  """Of models that are not deep: programs of these are lowered here."""
+  """Returns shapes of shallow models, whose programs are lowered here."""
   place = Placement(sharding.make_mesh(1, 1))
   given = {'target': SMALL, 'placement': place, 'slots': 128, 'used': 9}
   return shapes(**given | changes).at_depth((2, 1))

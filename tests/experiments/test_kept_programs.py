@@ -41,7 +41,7 @@ def home(tmp_path, monkeypatch):
 
 
 def start() -> dict[str, int]:
-  """What a process that has just begun compiles, and what it takes."""
+  """Counts the programs that a new process compiles, and those it takes."""
   jax.clear_caches()
   compilation_cache.reset_cache()
   x, counts = jax.device_put(jnp.zeros(7)), dict(NONE)

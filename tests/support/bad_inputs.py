@@ -82,6 +82,8 @@ _FIELDS = r"""run tiny.py:
   candidates.draft.options.policy=entropy:abc => 'entropy:abc': abc is no number
   candidates.draft.options.policy=adaedl:x,1 => 'adaedl:x,1': x,1 is no number
   candidates.draft.options.policy=learned:1,2 => takes constant, by_confidence
+  candidates.draft.options.policy=builtins.min => is no policy (min
+  candidates.draft.options.policy=fractions.Fraction:.5,1 => both arguments
   drafters=early_exit => exit after layer
   drafters=lm => lm:DIRECTORY
   drafters=mtp => has no next-token layer

@@ -80,7 +80,7 @@ raced.coins = lambda gamma, vocab: (gamma, 1)
 
 
 def with_own_coins(sampler):
-  """The same sampler, whose coins are not those that it is given."""
+  """A sampler that draws by coins other than those that it is given."""
 
   def drawing(draft, q, logits, values, uniforms):
     coins = np.random.default_rng().random((len(draft), draft.shape[1] + 1))

@@ -313,7 +313,7 @@ _ROW_FIELDS = (
    _fields(lambda c, row: {'alpha_mle': row['acceptance']})),
   ('acceptance over tried tokens', 'fields', 'acceptance',
    _fields(lambda c, row: {'acceptance': row['alpha_mle']})),
-  ('coverage of what was missed', 'fields', 'acceptance',
+  ('coverage of missed tokens', 'fields', 'acceptance',
    _fields(lambda c, row: {'coverage': 1 - row['coverage']})),
   ('coverage of the target calls', 'fields', 'acceptance', _fields(
     lambda c, row: {'coverage': 1 - c.misses.sum() / c.target_calls.sum()})),

@@ -22,6 +22,7 @@ from specjax.bench.config import Compiled
 from specjax.checkpoints import locate
 from specjax.checkpoints.families import conversion
 from specjax.checkpoints.files import CONFIG, read_json
+from specjax.checkpoints.parameters import BITS_OF, FLOAT
 from specjax.cli import progress
 from specjax.drafters.heads import files
 from specjax.errors import UserError, blame, need, writing
@@ -157,10 +158,10 @@ def check_memory(shapes: Shapes) -> None:
   single = x.mesh.data * x.mesh.model == 1
   found = [
     f'weights={name}'
-    for name in programs.BITS
+    for name in BITS_OF
     if single and sum(shapes.asking(weights=name).held()) <= limit
   ][:1]
-  heads, floats = shapes.target.num_heads, shapes.asking(weights='floats')
+  heads, floats = shapes.target.num_heads, shapes.asking(weights=FLOAT)
   for ways in (2**n for n in range(1, _MOST_CHIPS.bit_length())):
     mesh = sharding.plan_mesh(x.mesh.data, ways)
     where = Placement(mesh, split_draft=shapes.placement.split_draft)

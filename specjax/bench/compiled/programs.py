@@ -12,7 +12,7 @@ those that `specjax.loop.generate` runs:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from specjax import trees, verify
 from specjax.bench import memory, sampling_stages
 from specjax.bench.config import Compiled
+from specjax.checkpoints.parameters import BITS_OF, FLOAT
 from specjax.drafters import lm, plain
 from specjax.loop import generate
 from specjax.models import cache as caches
@@ -36,8 +37,6 @@ from specjax.stats.roofline import Chip, Pass, Step
 from specjax.types import Drafter, Params, Rule, Spec
 
 DRAFTING = 'chain', 'tree', 'pool'
-# Bits of a value of a matrix; floats have those of their type.
-BITS: Mapping[str, int] = {'int8': 8, 'int4': 4}
 READ_AT_ONCE = 512  # tokens of a prompt
 
 
@@ -96,9 +95,9 @@ class Shapes:
   def weights(self, model: Model) -> Any:
     """Shapes of a model's parameters."""
     shapes = memory.shapes_of(model, self.asked.dtype)
-    if self.asked.weights == 'floats':
+    if self.asked.weights == FLOAT:
       return shapes
-    tied, bits = model.config.tied_embeddings, BITS[self.asked.weights]
+    tied, bits = model.config.tied_embeddings, BITS_OF[self.asked.weights]
     return jax.eval_shape(lambda w: linear.quantize(w, tied, bits), shapes)
 
   def pass_of(self, place: int, tokens: float) -> Pass:
@@ -125,7 +124,7 @@ class Shapes:
     weights, cache, own = map(float, deepened(config, reads))
     ways = mesh['model'] if placement.split else 1
     heads = ways if config.num_kv_heads % ways == 0 else 1
-    bits = BITS.get(asked.weights, 8 * jnp.dtype(asked.dtype).itemsize)
+    bits = BITS_OF.get(asked.weights, 8 * jnp.dtype(asked.dtype).itemsize)
     numbers = own * 8 / bits
     return Pass(
       weights / ways + rows * cache / heads, numbers / ways, rows * tokens
@@ -150,7 +149,7 @@ class Shapes:
       cache = memory.of_cache(
         model, place, asked.batch, asked.slots, 0, asked.dtype
       )
-      if asked.weights == 'floats':
+      if asked.weights == FLOAT:
         return cache + memory.of_parameters(config, place, asked.dtype)
       return cache + memory.size_of(self.weights(model))
 

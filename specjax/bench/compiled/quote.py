@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specjax.bench import load
-from specjax.bench.compiled import devices, estimate, programs
+from specjax.bench.compiled import devices, estimate
 from specjax.bench.config import Compiled, Mesh, OnDevice, Sizes
 from specjax.bench.plan import Plan
+from specjax.checkpoints.parameters import BITS_OF, FLOAT
 from specjax.drafters import lm
 from specjax.errors import UserError, need
 from specjax.models import cache as caches
@@ -44,7 +45,7 @@ def prepare(x: OnDevice, plan: Plan) -> dict[str, Compiled]:
   used = (plan.prompts.length or _LENGTH) + plan.max_new_tokens
   form = plan.form.weights
   need(
-    form == 'floats' or form in programs.BITS,
+    form == FLOAT or form in BITS_OF,
     f'weights is {form}, which is estimated for no device: choose floats, int8 '
     'or int4, or leave device out',
   )

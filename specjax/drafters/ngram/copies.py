@@ -15,12 +15,12 @@ class Copies(NamedTuple):
 
   @property
   def exists(self) -> jax.Array:
-    """Which tokens [M, K] were there to copy."""
+    """Tells which tokens [M, K] were there to copy."""
     return jnp.arange(self.tokens.shape[1]) < self.size[:, None]
 
   @property
   def alike(self) -> jax.Array:
-    """Whether two copies begin with the same tokens, up to each; [M, M, K]."""
+    """Tells which copies begin with the same tokens, up to each; [M, M, K]."""
     exists, same = self.exists, self.tokens[:, None] == self.tokens
     return jnp.cumprod(same & exists[:, None] & exists, 2).astype(bool)
 
