@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from specjax import native
+from specjax import checkpoints, native
 from specjax.bench.config import Certificate, Mesh
 from specjax.checkpoints import Description, precision
 from specjax.cli import cpu
@@ -45,9 +45,12 @@ def use_cores(x: Any) -> None:
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )
-  if not alone or said or not native.available():
+  if not alone or said:
     return
-  if x.dtype in (precision.AUTO, *native.DTYPES):
+  native.begin()  # While it is compiled the files of models are looked at.
+  for name in ('target', 'draft'):
+    checkpoints.prepare(getattr(getattr(x, name, None), 'path', ''))
+  if native.available() and x.dtype in (precision.AUTO, *native.DTYPES):
     native.claim_cores()
 
 

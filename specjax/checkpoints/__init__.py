@@ -7,7 +7,13 @@ that needs no weights comes before the first of them is read.
 
 from specjax.checkpoints import precision as precision
 from specjax.checkpoints.files import CheckpointError
-from specjax.checkpoints.hub import locate, resolve, revision_of, title_of
+from specjax.checkpoints.hub import (
+  locate,
+  prepare,
+  resolve,
+  revision_of,
+  title_of,
+)
 from specjax.checkpoints.loading import (
   Description,
   describe,
@@ -28,6 +34,7 @@ __all__ = [
   'load_tokenizer',
   'locate',
   'precision',
+  'prepare',
   'resolve',
   'revision_of',
   'save',

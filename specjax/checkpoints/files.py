@@ -13,6 +13,7 @@ from specjax.errors import UserError, first_line, install
 
 CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
+TEMPLATE = 'chat_template.jinja'
 WEIGHTS = 'model.safetensors'
 # Of weights in eight bits: what config.json calls them, and what the name of a
 # tensor's scales ends with.

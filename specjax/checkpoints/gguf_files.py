@@ -13,6 +13,7 @@ Blocks of a few bits are read as the floats that they stand for.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -28,7 +29,13 @@ import numpy as np
 
 from specjax import user_cache
 from specjax.checkpoints import gguf_header
-from specjax.checkpoints.files import CONFIG, GENERATION, GGUF, CheckpointError
+from specjax.checkpoints.files import (
+  CONFIG,
+  GENERATION,
+  GGUF,
+  TEMPLATE,
+  CheckpointError,
+)
 from specjax.checkpoints.gguf_blocks import TYPES, Blocks, take_apart
 from specjax.checkpoints.gguf_header import Header, Place, read_header
 from specjax.errors import first_line, install
@@ -313,18 +320,26 @@ def _refuse_unknown(m: _Metadata, head_dim: int) -> None:
     )
 
 
+def _code() -> str:
+  """Returns the code that reads files: what other code makes may differ."""
+  return ''.join(pathlib.Path(x).read_text() for x in _CODE)
+
+
 def _save_tokenizer(m: _Metadata, folder: pathlib.Path) -> None:
-  """Saves the tokenizer of a file as transformers does."""
+  """Saves the tokenizer of a file as transformers does.
+
+  Models of a family have the same one, but for the template of a chat. To make
+  it takes a second, so that it is made once and copied.
+  """
   if m.get('tokenizer.ggml.model') is None:
     return
   # Takes seconds to import, and files without a tokenizer do not need it.
-  from transformers import PreTrainedTokenizerFast
+  from transformers import PreTrainedTokenizerFast, __version__
   from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
 
   names = mapping.GGUF_TOKENIZER_MAPPING['tokenizer']
   told = {name: m.get(f'tokenizer.{key}') for key, name in names.items()}
   told = {name: value for name, value in told.items() if value is not None}
-  backend, _ = mapping.convert_gguf_tokenizer(m.architecture, told)
   special = {}
   for name, key in (
     *(('bos_token', 'bos'), ('eos_token', 'eos')),
@@ -335,13 +350,23 @@ def _save_tokenizer(m: _Metadata, folder: pathlib.Path) -> None:
       special[name] = told['tokens'][place]
   pieces = told['tokenizer_type'] == 'llama'  # SentencePiece
   adds = m.get('tokenizer.ggml.add_bos_token', pieces)
+  if template := m.get('tokenizer.chat_template'):
+    (folder / TEMPLATE).write_text(template)
+  facts = _code(), __version__, m.architecture, told, special, adds
+  digest = hashlib.sha256(repr(facts).encode()).hexdigest()
+  mark = folder / f'tokenizer.{digest[:16]}'
+  for other in user_cache.folder('gguf').glob(f'*/*/{mark.name}'):
+    with contextlib.suppress(OSError):  # Another process may delete it.
+      for name in (mark.name, *other.read_text().split()):
+        shutil.copyfile(other.with_name(name), folder / name)
+      return
+  backend, _ = mapping.convert_gguf_tokenizer(m.architecture, told)
   if adds and 'bos_token' in special:
     _begin_with(backend, special['bos_token'])
-  PreTrainedTokenizerFast(
-    tokenizer_object=backend,
-    chat_template=m.get('tokenizer.chat_template'),
-    **special,
-  ).save_pretrained(folder)
+  made = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+  mark.write_text(
+    '\n'.join(map(os.path.basename, made.save_pretrained(folder)))
+  )
 
 
 def _begin_with(tokenizer: Any, token: str) -> None:
@@ -362,9 +387,7 @@ def folder_of(path: pathlib.Path) -> pathlib.Path:
   """
   path = path.absolute()
   state = path.stat()
-  # What other code made of the file may differ.
-  own = ''.join(pathlib.Path(x).read_text() for x in _CODE)
-  facts = f'{path} {state.st_size} {state.st_mtime_ns} {own}'
+  facts = f'{path} {state.st_size} {state.st_mtime_ns} {_code()}'
   key = hashlib.sha256(facts.encode()).hexdigest()[:16]
   folder = user_cache.folder('gguf') / key / path.stem
   if folder.is_dir():

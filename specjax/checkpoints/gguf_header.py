@@ -18,6 +18,7 @@ _VERSIONS = 2, 3
 # Types of values, by their numbers.
 _FORMS = dict(zip((*range(8), 10, 11, 12), 'BbHhIif?Qqd', strict=True))
 _TEXT, _ARRAY = 8, 9
+_SIZE = struct.Struct('<Q')  # of a text
 # Far more than a model has: each becomes an object of about 100 bytes.
 _MOST_ENTRIES = 1 << 16
 _MOST_VALUES = 1 << 21
@@ -51,12 +52,13 @@ class _Cursor:
 
   def __init__(self, data: mmap.mmap):
     self.data, self.place, self.values = data, 0, 0
+    self.end = len(data)
 
   def skip(self, size: int) -> int:
     """Goes on by so many bytes; returns where they begin."""
     begin = self.place
     self.place += size
-    if self.place > len(self.data):
+    if self.place > self.end:
       raise ValueError('its header reaches behind its end')
     return begin
 
@@ -67,7 +69,8 @@ class _Cursor:
     return struct.unpack_from(form, self.data, begin)
 
   def text(self) -> str:
-    begin = self.skip(*self.take('Q'))
+    (size,) = _SIZE.unpack_from(self.data, self.skip(_SIZE.size))
+    begin = self.skip(size)
     return self.data[begin : self.place].decode()
 
   def value(self) -> Any:

@@ -9,6 +9,7 @@ HF_HUB_OFFLINE): models--OWNER--MODEL/snapshots/COMMIT. So the path of a
 directory there says which commit of which model it is.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -129,6 +130,13 @@ def locate(path: str | os.PathLike, weights: bool = False) -> pathlib.Path:
     if not (directory / CONFIG).is_file():
       _fetch(model, file=CONFIG)
   return _complete(directory) if weights else directory
+
+
+def prepare(path: str) -> None:
+  """Makes the folder of a GGUF file, if it is one that can be read."""
+  if path.endswith('.gguf') and os.path.isfile(path):
+    with contextlib.suppress(CheckpointError):
+      locate(path)
 
 
 @own.or_of(own.path_of)

@@ -77,10 +77,12 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _arrays(pages: mmap.mmap, shapes: Sequence[Any]) -> list[np.ndarray]:
-  """Returns arrays that are parts of a map."""
+def _arrays(
+  content: mmap.mmap | np.ndarray, shapes: Sequence[Any]
+) -> list[np.ndarray]:
+  """Returns arrays that are parts of a file's content."""
   return [
-    np.frombuffer(pages, x.dtype, math.prod(x.shape), at).reshape(x.shape)
+    np.frombuffer(content, x.dtype, math.prod(x.shape), at).reshape(x.shape)
     for x, at in zip(shapes, _offsets(shapes)[:-1], strict=True)
   ]
 
@@ -106,30 +108,18 @@ def _map(
   return None
 
 
-def _write(
-  path: pathlib.Path,
-  shapes: Sequence[Any],
-  fill: Callable[[list[np.ndarray]], None],
-) -> None:
-  """Makes a file of arrays, where there is room for it.
+def _write(path: pathlib.Path, content: np.ndarray) -> None:
+  """Makes a file, where there is room for it.
 
-  Arrays are filled where they lie in the file, so they take no other memory.
+  What is written at once lies in larger pages than what is written in a map.
   """
   with contextlib.suppress(OSError):
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    size = _offsets(shapes)[-1]
-    if shutil.disk_usage(path.parent).free < size + _SPARE:
+    if shutil.disk_usage(path.parent).free < len(content) + _SPARE:
       return
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
       made = pathlib.Path(place, path.name)
-      with open(made, 'w+b') as file:
-        # A page that finds no room when it is written ends the process.
-        if hasattr(os, 'posix_fallocate'):
-          os.posix_fallocate(file.fileno(), 0, size)
-        else:
-          file.truncate(size)
-        pages = mmap.mmap(file.fileno(), 0)
-      fill(_arrays(pages, shapes))
+      made.write_bytes(content.data)
       made.replace(path)
     for old in path.parent.iterdir():
       with contextlib.suppress(FileNotFoundError):  # Deleted by another one.
@@ -192,13 +182,14 @@ def recall(
   paths = sorted(path for path, *_ in sources)
   model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
-  keeps = _offsets(shapes)[-1] >= _LEAST
-  arrays = _map(path, shapes, whole) if keeps else None
-  if arrays is None and keeps:
-    _write(path, shapes, fill)
-    _forget_others(path.parent, paths)
-    arrays = _map(path, shapes, whole)
-  if arrays is None:
-    arrays = [allocate(x.shape, x.dtype) for x in shapes]
-    fill(arrays)
-  return arrays
+  size = _offsets(shapes)[-1]
+  if size >= _LEAST and (kept := _map(path, shapes, whole)) is not None:
+    return kept
+  memory = allocate((size,), np.dtype(np.uint8))
+  arrays = _arrays(memory, shapes)
+  fill(arrays)
+  if size < _LEAST:
+    return arrays
+  _write(path, memory)
+  _forget_others(path.parent, paths)
+  return _map(path, shapes, whole) or arrays

@@ -10,6 +10,7 @@ from specjax.checkpoints.files import (
   CONFIG,
   GENERATION,
   GGUF,
+  TEMPLATE,
   CheckpointError,
   read_json,
 )
@@ -85,7 +86,7 @@ def _saved(directory: pathlib.Path) -> Any:
   import transformers
 
   options = read_json(directory / _MORE[-1])
-  template = directory / 'chat_template.jinja'
+  template = directory / TEMPLATE
   if template.is_file():
     options['chat_template'] = template.read_text('utf-8')
   return transformers.PreTrainedTokenizerFast(

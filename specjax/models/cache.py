@@ -169,7 +169,13 @@ def _each(
   return tuple(one(old, new) for old, new in pairs)
 
 
-def fill(cache: Any, flight: Any, begin: jax.Array, count: jax.Array) -> Any:
+def fill(
+  cache: Any,
+  flight: Any,
+  begin: jax.Array,
+  count: jax.Array,
+  fuses: bool = False,
+) -> Any:
   """Writes a block that all rows of a batch read at the same slots.
 
   Args:
@@ -177,24 +183,27 @@ def fill(cache: Any, flight: Any, begin: jax.Array, count: jax.Array) -> Any:
     flight: the block, a chain of N rows.
     begin: [] slot of its first row.
     count: [B] rows that are of the text; others are invisible.
+    fuses: whether updates are fused with something else: a CPU compiles these
+      once for all layers alike, and others anew for each.
   """
   if isinstance(flight, OwnCache):
     return flight.settled()
 
   def put(old, new, axis):
-    return _write_all(old, new, begin, axis)
+    return _write_all(old, new, begin, axis, fuses)
 
   chain = jnp.arange(rows_of(flight))
   path = jnp.broadcast_to(chain, (len(count), len(chain)))
   return _each(cache, flight, put, path, count)
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _write_all(cache, flight, begin, axis):
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _write_all(cache, flight, begin, axis, fuses):
   """Writes a block for `fill`; layers alike trace it once."""
-  return jax.lax.dynamic_update_slice_in_dim(
-    cache, flight.astype(cache.dtype), begin, axis
-  )
+  rows = flight.astype(cache.dtype)
+  if fuses:  # A choice that always falls alike.
+    rows = jnp.where(begin >= 0, rows, 0)
+  return jax.lax.dynamic_update_slice_in_dim(cache, rows, begin, axis)
 
 
 def pad(rows: jax.Array, axis: int, size: int) -> jax.Array:
@@ -308,11 +317,11 @@ def put(
 ) -> KV:
   """A block in flight of N slots with the rows of T tokens from `at` on.
 
-  A single row is chosen slot by slot: where a slice is updated, a CPU copies
-  the block three times, since the attention that reads it makes an update of
-  its own. A pass may have more rows than tokens, see `devices.DeviceForm`. They
-  are cut, or put by a product with ones and zeros: a number that is not finite
-  then spoils all rows of its text.
+  Rows are chosen slot by slot: where a slice is updated, a CPU copies the block
+  three times, since the attention that reads it makes an update of its own, and
+  compiles each update anew. A pass may have more rows than tokens, see
+  `devices.DeviceForm`. They are cut, or put by a product with ones and zeros: a
+  number that is not finite then spoils all rows of its text.
 
   Args:
     block: None: these tokens are all of it.
@@ -328,8 +337,6 @@ def put(
   def one(block, rows, axis):
     if block is not None:
       rows = rows.astype(block.dtype)
-      if rows.shape[axis] == count > 1:
-        return jax.lax.dynamic_update_slice_in_dim(block, rows, at, axis)
     slots = jnp.arange(count if block is None else block.shape[axis])
     here = (slots >= at) & (slots < at + count)
     if rows.shape[axis] > count:
@@ -338,6 +345,8 @@ def put(
       places = 'bgdt,tn->bgdn' if axis == 3 else 'bgtd,tn->bgnd'
       ones = ones.astype(rows.dtype)
       rows = jnp.einsum(places, rows, ones, precision='highest')
+    elif count > 1 and block is not None:
+      rows = jnp.take(rows, slots - at, axis, mode='clip')
     if block is None:
       return rows
     return jnp.where(here if axis == 3 else here[:, None], rows, block)

@@ -144,7 +144,7 @@ def unblock(x: jax.Array) -> jax.Array:
 
 def _spread(x: jax.Array, inputs: int) -> jax.Array:
   """Repeats what a group has for each of its inputs."""
-  return jnp.repeat(x, inputs // len(x), 0, total_repeat_length=inputs)
+  return jnp.repeat(x, inputs // len(x), 0)
 
 
 def factors_of(w: LowBits) -> tuple[jax.Array, jax.Array | None]:

@@ -32,7 +32,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +49,7 @@ _WIDEST = 256  # a head
 _FOLDER = pathlib.Path(__file__).parent
 _SOURCES = sorted(_FOLDER.glob('*.[ch]'))
 _FLAGS = (
-  *('-O3', '-std=gnu11', '-shared', '-fPIC', '-pthread'),
+  *('-O3', '-std=gnu11', '-fPIC', '-pthread'),
   '-fvisibility=hidden',
 )
 # Compiler options for the instructions of a processor; the first that works is
@@ -68,6 +70,7 @@ _DEVICES = 'jax_num_cpu_devices'
 _MOST_CORES = 8  # that read one weight together
 _SECONDS = 60.0  # that compiling may take
 _NAMES = 'few_rows', 'groups', 'gates', 'heads', 'norms', 'attend'
+_LOOKING = threading.Lock()
 
 
 class _Missing(Exception):
@@ -116,24 +119,36 @@ def _key(compiler: list[str]) -> str:
 
 def _compile(compiler: list[str], path: pathlib.Path) -> None:
   """Compiles the kernel into a file, which is there whole or not at all."""
-  error = ''
+
+  def run(arguments: Sequence[str]) -> str:
+    """Returns '', or the first line of what is wrong."""
+    done = subprocess.run(
+      [*compiler, *_FLAGS, *arguments],
+      capture_output=True,
+      text=True,
+      timeout=_SECONDS,
+      check=False,
+    )
+    lines = done.stderr.strip().splitlines() or ['it failed']
+    return lines[0] if done.returncode else ''
+
+  include, error = f'-I{jax.ffi.include_dir()}', ''
+  sources = [source for source in _SOURCES if source.suffix == '.c']
+  sources.sort(key=lambda source: -source.stat().st_size)
   with tempfile.TemporaryDirectory(dir=path.parent) as folder:
     made = pathlib.Path(folder, path.name)
+    parts = [str(made.with_name(f'{source.stem}.o')) for source in sources]
     for target in TARGETS:
-      include = f'-I{jax.ffi.include_dir()}'
-      sources = [str(source) for source in _SOURCES if source.suffix == '.c']
-      command = [*compiler, *_FLAGS, *target, include, *sources]
-      run = subprocess.run(
-        [*command, '-lm', '-o', str(made)],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-      )
-      if run.returncode == 0:
+      asked = [
+        (*target, include, '-c', str(source), '-o', part)
+        for source, part in zip(sources, parts, strict=True)
+      ]
+      with futures.ThreadPoolExecutor(cores()) as pool:
+        error = next(filter(None, pool.map(run, asked)), '')
+      error = error or run([*target, '-shared', *parts, '-lm', '-o', str(made)])
+      if not error:
         made.replace(path)
         return
-      error = next(iter(run.stderr.strip().splitlines()), 'it failed')
   raise _Missing(f'{compiler[0]} does not compile the kernel: {error}')
 
 
@@ -147,8 +162,8 @@ def _register(path: pathlib.Path) -> None:
 
 
 @functools.cache
-def reason() -> str:
-  """Why there is no kernel here, in a few words; '' where there is one."""
+def _look() -> str:
+  """Looks for the kernel, compiles it first where needed; see `reason`."""
   if os.environ.get(_SWITCH, '').lower() in ('off', '0', 'false', 'no'):
     return f'{_SWITCH} is off'
   if sys.byteorder != 'little':
@@ -166,6 +181,17 @@ def reason() -> str:
   except (OSError, subprocess.SubprocessError, ValueError) as error:
     return f'{type(error).__name__}: {error}'
   return ''
+
+
+def reason() -> str:
+  """Why there is no kernel here, in a few words; '' where there is one."""
+  with _LOOKING:
+    return _look()
+
+
+def begin() -> None:
+  """Begins to look for the kernel, which may take seconds to compile."""
+  threading.Thread(target=reason).start()
 
 
 def available() -> bool:

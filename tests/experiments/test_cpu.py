@@ -1,5 +1,6 @@
 """What is said of the processor that figures were made on."""
 
+import copy
 import dataclasses
 import os
 import types
@@ -9,7 +10,7 @@ import pytest
 
 from configs import certify, embedded_pair, quickstart
 from experiments import step_costs
-from specjax import native
+from specjax import checkpoints, native
 from specjax.bench import meshes, results
 from specjax.bench.config import Certificate, Mesh
 from specjax.cli import cpu
@@ -99,6 +100,17 @@ def test_devices_that_were_named_have_the_cores(monkeypatch, devices, flags):
   said = types.SimpleNamespace(jax_num_cpu_devices=devices)
   monkeypatch.setattr(meshes.jax, 'config', said)
   meshes.use_cores(_QUICK)
+
+
+def test_files_are_looked_at_while_the_kernel_is_compiled(monkeypatch):
+  x, done = copy.deepcopy(_QUICK), []
+  x.target.path, x.draft.path = 'target.gguf', 'draft.gguf'
+  monkeypatch.setattr(native, 'begin', lambda: done.append('begun'))
+  monkeypatch.setattr(native, 'available', lambda: not done.append('there'))
+  monkeypatch.setattr(native, 'claim_cores', lambda: done.append('claimed'))
+  monkeypatch.setattr(checkpoints, 'prepare', done.append)
+  meshes.use_cores(x)
+  assert done == ['begun', 'target.gguf', 'draft.gguf', 'there', 'claimed']
 
 
 def test_flags_that_xla_does_not_know_are_left_out(monkeypatch):

@@ -669,7 +669,7 @@ def test_weights_are_read_where_nothing_can_be_kept(
     raise OSError('no space left')
 
   with monkeypatch.context() as m:  # A quota, say, which nobody told of.
-    m.setattr(os, 'posix_fallocate', full)
+    m.setattr(pathlib.Path, 'write_bytes', full)
     _, params = checkpoints.load(path, form=form)
   assert_stand_for(params, checkpoints.load(directory)[1])
   assert not [*folder.glob('*/*')]
@@ -741,26 +741,28 @@ def test_what_weights_may_be(tmp_path):
 # The tokenizer
 
 
-def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
-  """Bytes of text without merges, as GPT-2 spells them."""
+CHAT = '{{ messages[0].content }}<end>'
+
+
+def add_tokenizer(writer, template=CHAT, end='<end>'):
+  """Bytes of text and a merge, as GPT-2 spells them."""
   from transformers.convert_slow_tokenizer import bytes_to_unicode
 
   letters = [bytes_to_unicode()[b] for b in range(32, 32 + VOCAB - 3)]
-  tokens = [*letters, 'AB', '<end>', '<begin>']
+  writer.add_tokenizer_model('gpt2')
+  writer.add_tokenizer_pre('qwen2')
+  writer.add_token_list([*letters, 'AB', end, '<begin>'])
+  writer.add_token_types([1] * (VOCAB - 2) + [3, 3])
+  writer.add_token_merges([f'{letters[33]} {letters[34]}'])
+  writer.add_bos_token_id(VOCAB - 1)
+  writer.add_pad_token_id(1)
+  writer.add_unk_token_id(2)
+  writer.add_add_bos_token(True)
+  writer.add_chat_template(template)
 
-  def change(writer):
-    writer.add_tokenizer_model('gpt2')
-    writer.add_tokenizer_pre('qwen2')
-    writer.add_token_list(tokens)
-    writer.add_token_types([1] * (VOCAB - 2) + [3, 3])
-    writer.add_token_merges([f'{letters[33]} {letters[34]}'])
-    writer.add_bos_token_id(VOCAB - 1)
-    writer.add_pad_token_id(1)
-    writer.add_unk_token_id(2)
-    writer.add_add_bos_token(True)
-    writer.add_chat_template('{{ messages[0].content }}<end>')
 
-  path, _ = made(tmp_path, 'qwen2', change=change)
+def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
+  path, _ = made(tmp_path, 'qwen2', change=add_tokenizer)
   target = specjax.load(path)
   assert target.eos == (7,)
   # The class is that of the saved tokenizer, and not the family's.
@@ -780,6 +782,44 @@ def test_the_tokenizer_and_the_chat_form_of_a_file(tmp_path):
   assert chat == '42<end>'
   decoded = specjax.decode(target, None, '123', new_tokens=3)
   assert len(decoded.tokens[0]) == 3
+
+
+def test_files_of_a_family_have_one_tokenizer(tmp_path, monkeypatch):
+  from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
+
+  make, calls = mapping.convert_gguf_tokenizer, []
+  monkeypatch.setattr(
+    mapping,
+    'convert_gguf_tokenizer',
+    lambda *x: calls.append(x) or make(*x),
+  )
+
+  def read(name, template=CHAT, end='<end>'):
+    path = tmp_path / name
+    path.mkdir()
+    change = functools.partial(add_tokenizer, template=template, end=end)
+    folder = checkpoints.locate(made(path, 'qwen2', change=change)[0])
+    assert checkpoints.load_tokenizer(folder).chat_template == template
+    return {x.name: x.read_bytes() for x in folder.glob('tokenizer*')}
+
+  first = read('first')
+  assert len(first) == 3
+  assert first == read('second', 'another template')
+  assert len(calls) == 1
+  assert first.keys() != read('third', end='<stop>').keys()
+  assert len(calls) == 2
+
+
+def test_only_files_that_can_be_read_are_prepared(tmp_path):
+  path, directory = made(tmp_path, 'qwen2')
+  damaged = path.with_name('damaged.gguf')
+  damaged.write_bytes(path.read_bytes()[:100])
+  for other in (damaged, directory, tmp_path / 'none.gguf', 'owner/name'):
+    checkpoints.prepare(str(other))
+  folders = tmp_path / 'cache/specjax/gguf'
+  assert not [*folders.glob('*/*')]
+  checkpoints.prepare(str(path))
+  assert [*folders.glob('*/*')] == [checkpoints.locate(path)]
 
 
 @pytest.mark.parametrize('begins', [None, False])

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import types
 
 import jax
@@ -279,10 +280,10 @@ def fresh(monkeypatch, tmp_path):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   # A process tells JAX once.
   monkeypatch.setattr(native, '_register', ctypes.CDLL)
-  native.reason.cache_clear()
+  native._look.cache_clear()
   yield tmp_path
   monkeypatch.undo()
-  native.reason.cache_clear()
+  native._look.cache_clear()
   assert native.available()
 
 
@@ -290,9 +291,23 @@ def test_it_is_compiled_once_and_kept(fresh, monkeypatch):
   assert native.available()
   (kept,) = (fresh / 'specjax' / 'native').iterdir()
   assert kept.suffix == '.so'
-  native.reason.cache_clear()
+  native._look.cache_clear()
   monkeypatch.setattr(native, '_compile', lambda *_: pytest.fail('again'))
   assert native.available()
+
+
+def test_who_needs_it_waits_until_it_is_compiled(fresh, monkeypatch):
+  compiled, make = [], native._compile
+
+  def slowly(*args):
+    time.sleep(0.1)
+    make(*args)
+    compiled.append(args)
+
+  monkeypatch.setattr(native, '_compile', slowly)
+  native.begin()
+  assert native.available()
+  assert len(compiled) == 1
 
 
 @pytest.mark.parametrize(
