@@ -554,12 +554,13 @@ class Gguf:
 
   def take_apart(self, name: str, rows: slice) -> Blocks:
     """Returns the integers and scales of rows of a matrix with a `sample`."""
-    made = self.get_slice(name).take_apart(rows)
+    return self.get_slice(name).take_apart(rows)
+
+  def let_go(self, name: str) -> None:
+    """Takes the pages of a tensor, which is not read again, from the process."""
     begin, length = (self._places[name][key] for key in ('begin', 'length'))
     page = begin % mmap.PAGESIZE
-    # What was read of the tensor is not needed again.
     self._map.madvise(mmap.MADV_DONTNEED, begin - page, length + page)
-    return made
 
 
 def _name(name: str, kind: _Architecture) -> str | None:

@@ -328,6 +328,7 @@ def read_low_bits(
         for part, x in few.arrays(blocks).items():
           array = getattr(made, part)
           linear.put_outputs(array, made.blocked, outputs[rows], x)
+      tensor.file.let_go(tensor.name)
 
   arrays = kept_weights.recall(
     source.names[0],
