@@ -347,6 +347,9 @@ class Stored(NamedTuple):
   def take_apart(self, name, rows):
     return gguf_blocks.take_apart(self.data[rows], name)
 
+  def let_go(self, name):
+    pass
+
 
 @pytest.mark.parametrize('kind', gguf_blocks.TYPES)
 def test_parameters_of_several_types_are_held_without_loss(kind):
@@ -637,6 +640,30 @@ def test_only_a_table_is_read_by_rows(name, tmp_path, monkeypatch):
   assert by_rows == (
     {'model.embed_tokens.weight'} if name == 'llama' else set()
   )
+
+
+@pytest.mark.usefixtures('kernel')
+def test_pages_of_a_file_are_let_go(tmp_path, monkeypatch):
+  path, _ = made(tmp_path, 'llama', mixed)
+  let_go, told = gguf_files.Gguf.let_go, []
+
+  def spy(file, name):
+    whole, asked = file._map, []
+    file._map = types.SimpleNamespace(madvise=lambda *x: asked.append(x))
+    let_go(file, name)
+    file._map = whole
+    ((advice, begin, length),) = asked
+    place = file._places[name]
+    assert advice == mmap.MADV_DONTNEED
+    assert begin % mmap.PAGESIZE == 0
+    assert 0 <= place['begin'] - begin < mmap.PAGESIZE
+    assert begin + length == place['begin'] + place['length']
+    told.append(place['kind'])
+
+  monkeypatch.setattr(gguf_files.Gguf, 'let_go', spy)
+  checkpoints.load(path, form=WeightForm('stored', blocks=True))
+  assert len(told) == 2 * 7 + 2  # Matrices of two layers, and two tables.
+  assert not {'F32', 'F16'} & {*told}
 
 
 def test_what_is_kept_depends_on_sources_facts_and_types(monkeypatch):
