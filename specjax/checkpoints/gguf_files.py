@@ -351,7 +351,7 @@ def _save_tokenizer(m: _Metadata, folder: pathlib.Path) -> None:
   pieces = told['tokenizer_type'] == 'llama'  # SentencePiece
   adds = m.get('tokenizer.ggml.add_bos_token', pieces)
   if template := m.get('tokenizer.chat_template'):
-    (folder / TEMPLATE).write_text(template)
+    (folder / TEMPLATE).write_text(template, 'utf-8')
   facts = _code(), __version__, m.architecture, told, special, adds
   digest = hashlib.sha256(repr(facts).encode()).hexdigest()
   mark = folder / f'tokenizer.{digest[:16]}'
@@ -557,7 +557,7 @@ class Gguf:
     return self.get_slice(name).take_apart(rows)
 
   def let_go(self, name: str) -> None:
-    """Takes the pages of a tensor, which is not read again, from the process."""
+    """Unmaps the pages of a tensor, which is not read again."""
     begin, length = (self._places[name][key] for key in ('begin', 'length'))
     page = begin % mmap.PAGESIZE
     self._map.madvise(mmap.MADV_DONTNEED, begin - page, length + page)

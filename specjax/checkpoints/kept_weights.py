@@ -24,7 +24,6 @@ import pathlib
 import resource
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -34,7 +33,6 @@ from specjax import user_cache
 
 _LEAST = 1 << 16  # bytes of a parameter; a smaller one is soon made
 _SPARE = 8 << 30  # bytes that stay free on the disk
-_AN_HOUR = 3600  # seconds
 _ALIGNMENT = 64  # bytes, below which a CPU device copies what it is given
 _POPULATE_READ = 22  # of Linux 5.14; `mmap` has no name for it
 _PIECE = 16 << 20  # bytes that are mapped at once
@@ -77,12 +75,10 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _arrays(
-  content: mmap.mmap | np.ndarray, shapes: Sequence[Any]
-) -> list[np.ndarray]:
-  """Returns arrays that are parts of a file's content."""
+def _arrays(pages: mmap.mmap, shapes: Sequence[Any]) -> list[np.ndarray]:
+  """Returns arrays that are parts of a map."""
   return [
-    np.frombuffer(content, x.dtype, math.prod(x.shape), at).reshape(x.shape)
+    np.frombuffer(pages, x.dtype, math.prod(x.shape), at).reshape(x.shape)
     for x, at in zip(shapes, _offsets(shapes)[:-1], strict=True)
   ]
 
@@ -108,25 +104,35 @@ def _map(
   return None
 
 
-def _write(path: pathlib.Path, content: np.ndarray) -> None:
-  """Makes a file, where there is room for it.
+def _write(
+  path: pathlib.Path,
+  shapes: Sequence[Any],
+  fill: Callable[[list[np.ndarray]], None],
+) -> None:
+  """Makes a file of arrays, where there is room for it.
 
-  What is written at once lies in larger pages than what is written in a map.
+  Arrays are filled where they lie in the file, so they take no other memory.
   """
   with contextlib.suppress(OSError):
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if shutil.disk_usage(path.parent).free < len(content) + _SPARE:
+    size = _offsets(shapes)[-1]
+    if shutil.disk_usage(path.parent).free < size + _SPARE:
       return
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
       made = pathlib.Path(place, path.name)
-      made.write_bytes(content.data)
+      with open(made, 'w+b') as file:
+        # A page that finds no room when it is written ends the process.
+        if hasattr(os, 'posix_fallocate'):
+          os.posix_fallocate(file.fileno(), 0, size)
+        else:
+          file.truncate(size)
+        pages = mmap.mmap(file.fileno(), 0)
+      fill(_arrays(pages, shapes))
       made.replace(path)
+    user_cache.tidy(path.parent)
     for old in path.parent.iterdir():
-      with contextlib.suppress(FileNotFoundError):  # Deleted by another one.
-        if old.stem == path.stem and old != path:
-          old.unlink()
-        elif not old.suffix and old.stat().st_mtime < time.time() - _AN_HOUR:
-          shutil.rmtree(old)  # Of a process that was killed.
+      if old.stem == path.stem and old != path:
+        old.unlink(missing_ok=True)
 
 
 def _forget_others(folder: pathlib.Path, paths: Sequence[str]) -> None:
@@ -182,14 +188,13 @@ def recall(
   paths = sorted(path for path, *_ in sources)
   model = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
   path = user_cache.folder('weights') / model / f'{name}.{content}'
-  size = _offsets(shapes)[-1]
-  if size >= _LEAST and (kept := _map(path, shapes, whole)) is not None:
-    return kept
-  memory = allocate((size,), np.dtype(np.uint8))
-  arrays = _arrays(memory, shapes)
-  fill(arrays)
-  if size < _LEAST:
-    return arrays
-  _write(path, memory)
-  _forget_others(path.parent, paths)
-  return _map(path, shapes, whole) or arrays
+  keeps = _offsets(shapes)[-1] >= _LEAST
+  arrays = _map(path, shapes, whole) if keeps else None
+  if arrays is None and keeps:
+    _write(path, shapes, fill)
+    _forget_others(path.parent, paths)
+    arrays = _map(path, shapes, whole)
+  if arrays is None:
+    arrays = [allocate(x.shape, x.dtype) for x in shapes]
+    fill(arrays)
+  return arrays

@@ -314,14 +314,15 @@ def put(
   at,
   count: int | None = None,
   by_product: bool = False,
+  fuses: bool = False,
 ) -> KV:
   """A block in flight of N slots with the rows of T tokens from `at` on.
 
-  Rows are chosen slot by slot: where a slice is updated, a CPU copies the block
-  three times, since the attention that reads it makes an update of its own, and
-  compiles each update anew. A pass may have more rows than tokens, see
-  `devices.DeviceForm`. They are cut, or put by a product with ones and zeros: a
-  number that is not finite then spoils all rows of its text.
+  A single row is chosen slot by slot: where a slice is updated, a CPU copies
+  the block three times, since the attention that reads it makes an update of
+  its own. A pass may have more rows than tokens, see `devices.DeviceForm`. They
+  are cut, or put by a product with ones and zeros: a number that is not finite
+  then spoils all rows of its text.
 
   Args:
     block: None: these tokens are all of it.
@@ -329,6 +330,7 @@ def put(
     at: place [] of the first token, 0 without a block.
     count: T; None: all rows are of tokens.
     by_product: rather than cut, where there are more rows than T.
+    fuses: whether several rows are chosen slot by slot, too, see `fill`.
   """
   count = rows.v.shape[2] if count is None else count
   if not by_product:
@@ -337,6 +339,8 @@ def put(
   def one(block, rows, axis):
     if block is not None:
       rows = rows.astype(block.dtype)
+      if rows.shape[axis] == count > 1 and not fuses:
+        return jax.lax.dynamic_update_slice_in_dim(block, rows, at, axis)
     slots = jnp.arange(count if block is None else block.shape[axis])
     here = (slots >= at) & (slots < at + count)
     if rows.shape[axis] > count:

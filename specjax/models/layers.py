@@ -258,7 +258,8 @@ class Layer(nn.Module):
     if new is None:  # The block has the rows of these tokens already.
       new = flight
     elif flight is not None or t > count:
-      new = caches.put(flight, new, at, count, c.device.by_products)
+      by_product = c.device.by_products
+      new = caches.put(flight, new, at, count, by_product, c.native)
     sink = None
     if c.sink_logits:
       shape, axes = (c.num_kv_heads, c.group), ('kv_heads', None)

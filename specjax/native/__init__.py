@@ -174,11 +174,17 @@ def _look() -> str:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f'{_key(compiler)}.so'
     if not path.exists():
+      user_cache.tidy(folder)
       _compile(compiler, path)
     _register(path)
   except _Missing as error:
     return str(error)
-  except (OSError, subprocess.SubprocessError, ValueError) as error:
+  except (
+    OSError,
+    RuntimeError,
+    subprocess.SubprocessError,
+    ValueError,
+  ) as error:
     return f'{type(error).__name__}: {error}'
   return ''
 

@@ -105,6 +105,7 @@ def test_devices_that_were_named_have_the_cores(monkeypatch, devices, flags):
 def test_files_are_looked_at_while_the_kernel_is_compiled(monkeypatch):
   x, done = copy.deepcopy(_QUICK), []
   x.target.path, x.draft.path = 'target.gguf', 'draft.gguf'
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
   monkeypatch.setattr(native, 'begin', lambda: done.append('begun'))
   monkeypatch.setattr(native, 'available', lambda: not done.append('there'))
   monkeypatch.setattr(native, 'claim_cores', lambda: done.append('claimed'))

@@ -256,7 +256,8 @@ def test_vectors_of_other_widths(lanes, tmp_path, programs):
   # What a width changes: products and attention, and how weights are laid out.
   # Models are made of these.
   others = (
-    'compiled_once', 'without_it', 'model', 'few_bits', 'file', 'refused',
+    'compiled_once', 'who_needs_it', 'without_it', 'model', 'few_bits',
+    'file', 'refused',
     'rounding', 'ends_of_a_group', 'floats_are_not_kept', 'short_blocks',
     'same_time', 'every_value', 'in_a_word', 'groups_divide',
     'no_path_is_given', 'keep_their_layout', 'left_to_it', 'nor_',
