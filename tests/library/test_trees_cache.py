@@ -115,11 +115,13 @@ def test_a_path_beyond_the_block_leaves_numbers(rows):
     np.testing.assert_array_equal(new[:, :, 0], block[:, :, 1])
 
 
+@pytest.mark.parametrize('fuses', [False, True])
 @pytest.mark.parametrize(('count', 'rows'), [(1, 1), (2, 2), (1, 4), (2, 5)])
-def test_rows_are_put_into_a_block_and_nowhere_else(count, rows):
+def test_rows_are_put_into_a_block_and_nowhere_else(count, rows, fuses):
   """Those of tokens: a pass may have more."""
   block, new = numbered(3, 8, 1000), numbered(3, rows, 5000)
-  put = jax.jit(cache.put, static_argnums=3)
+  put = functools.partial(cache.put, fuses=fuses)
+  put = jax.jit(put, static_argnums=3)
   made = put(block, new, 5, None if count == rows else count)
   for found, old, fresh in zip(*map(by_slot, (made, block, new)), strict=True):
     expected = np.array(old)
@@ -129,6 +131,19 @@ def test_rows_are_put_into_a_block_and_nowhere_else(count, rows):
     *map(by_slot, (put(None, new, 0, count), new)), strict=True
   ):
     np.testing.assert_array_equal(found, fresh[:, :, :count])
+
+
+@pytest.mark.parametrize('fuses', [False, True])
+def test_a_block_that_was_read_fills_its_slots(fuses):
+  kept, flight = numbered(3, 8, 1000), numbered(3, 4, 5000)
+  fill = jax.jit(functools.partial(cache.fill, fuses=fuses))
+  (made,) = fill((kept,), (flight,), 3, jnp.array([4, 0, 2]))
+  for found, old, fresh in zip(
+    *map(by_slot, (made, kept, flight)), strict=True
+  ):
+    expected = np.array(old)
+    expected[:, :, 3:7] = fresh
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_commit_keeps_the_dtype_of_the_cache():
