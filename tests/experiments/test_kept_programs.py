@@ -32,6 +32,7 @@ def home(tmp_path, monkeypatch):
   """The user's folder of caches; jax is as it was before, afterwards."""
   before = {name: getattr(jax.config, name) for name in _OPTIONS}
   jax.config.update('jax_enable_compilation_cache', True)
+  jax.config.update('jax_compilation_cache_dir', None)  # A variable may say so.
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'caches'))
   monkeypatch.setattr(kept_programs, '_SECONDS', 0.0)
   yield tmp_path / 'caches'

@@ -29,6 +29,7 @@ from specjax.checkpoints import (
   gguf_blocks,
   gguf_files,
   gguf_header,
+  hub,
   kept_weights,
   loading,
   parameters,
@@ -838,16 +839,17 @@ def test_files_of_a_family_have_one_tokenizer(tmp_path, monkeypatch):
   assert len(calls) == 2
 
 
-def test_only_files_that_can_be_read_are_prepared(tmp_path):
+def test_only_files_that_can_be_read_are_prepared(tmp_path, monkeypatch):
   path, directory = made(tmp_path, 'qwen2')
   damaged = path.with_name('damaged.gguf')
   damaged.write_bytes(path.read_bytes()[:100])
-  for other in (damaged, directory, tmp_path / 'none.gguf', 'owner/name'):
+  locate, looked_at = hub.locate, []
+  monkeypatch.setattr(hub, 'locate', lambda x: looked_at.append(x) or locate(x))
+  for other in (damaged, directory, tmp_path / 'none.gguf', 'owner/name', path):
     checkpoints.prepare(str(other))
+  assert looked_at == [str(damaged), str(path)]
   folders = tmp_path / 'cache/specjax/gguf'
-  assert not [*folders.glob('*/*')]
-  checkpoints.prepare(str(path))
-  assert [*folders.glob('*/*')] == [checkpoints.locate(path)]
+  assert [*folders.glob('*/*')] == [locate(path)]
 
 
 @pytest.mark.parametrize('begins', [None, False])
