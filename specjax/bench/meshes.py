@@ -45,12 +45,12 @@ def use_cores(x: Any) -> None:
   said = jax.config.jax_num_cpu_devices > 0 or _SIMULATED in os.environ.get(
     'XLA_FLAGS', ''
   )
-  if not alone or said:
+  if not alone or said or x.dtype not in (precision.AUTO, *native.DTYPES):
     return
   native.begin()  # While it is compiled the files of models are looked at.
   for name in ('target', 'draft'):
     checkpoints.prepare(getattr(getattr(x, name, None), 'path', ''))
-  if native.available() and x.dtype in (precision.AUTO, *native.DTYPES):
+  if native.available():
     native.claim_cores()
 
 

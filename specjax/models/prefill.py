@@ -136,8 +136,7 @@ def prefill(model, params, tokens, length, cache, taps=()):
     out = model.forward(
       params, block, begin + offsets, cache, used, seen, taps=taps
     )
-    fuses = model.config.native
-    cache = caches.fill(cache, out.flight, begin, count, fuses)
+    cache = caches.fill(cache, out.flight, begin, count, model.config.native)
     fed = (begin + offsets < length[:, None] - 1)[..., None, None]
     here = jnp.where(fed, out.taps, 0).astype(dtype)
     return cache, jax.lax.dynamic_update_slice_in_dim(

@@ -121,7 +121,7 @@ def _compile(compiler: list[str], path: pathlib.Path) -> None:
   """Compiles the kernel into a file, which is there whole or not at all."""
 
   def run(arguments: Sequence[str]) -> str:
-    """Returns '', or the first line of what is wrong."""
+    """Runs the compiler; returns the first line of its error, or ''."""
     done = subprocess.run(
       [*compiler, *_FLAGS, *arguments],
       capture_output=True,
@@ -143,8 +143,11 @@ def _compile(compiler: list[str], path: pathlib.Path) -> None:
         (*target, include, '-c', str(source), '-o', part)
         for source, part in zip(sources, parts, strict=True)
       ]
-      with futures.ThreadPoolExecutor(cores()) as pool:
-        error = next(filter(None, pool.map(run, asked)), '')
+      try:
+        with futures.ThreadPoolExecutor(cores()) as pool:
+          error = next(filter(None, pool.map(run, asked)), '')
+      except RuntimeError:  # No thread begins any more.
+        raise _Missing('the process ends') from None
       error = error or run([*target, '-shared', *parts, '-lm', '-o', str(made)])
       if not error:
         made.replace(path)
@@ -179,12 +182,7 @@ def _look() -> str:
     _register(path)
   except _Missing as error:
     return str(error)
-  except (
-    OSError,
-    RuntimeError,
-    subprocess.SubprocessError,
-    ValueError,
-  ) as error:
+  except (OSError, subprocess.SubprocessError, ValueError) as error:
     return f'{type(error).__name__}: {error}'
   return ''
 
